@@ -1,0 +1,1 @@
+"""Vision models that start near-sighted and learn how far to look."""
