@@ -1,0 +1,48 @@
+"""The papers' equations in plain PyTorch: no state, no classes, any device, dtype and H×W."""
+
+from .attention import (
+    attention_weights,
+    convolutional_v_pos,
+    gated_positional_attention,
+    gated_positional_attention_weights,
+    nonlocality,
+    positional_axis_weights,
+    positional_logits,
+    positional_self_attention_weights,
+    positional_weights,
+    self_attention,
+)
+from .convolution import AttentionParts, attention_from_convolution, convolution_from_attention
+from .local import Border, local_attention, local_attention_weights, relative_logits, windows, windows_inside
+from .stem import (
+    block_attention,
+    block_attention_weights,
+    spatially_aware_values,
+    value_mixture,
+)
+
+__all__ = [
+    "AttentionParts",
+    "Border",
+    "attention_from_convolution",
+    "attention_weights",
+    "block_attention",
+    "block_attention_weights",
+    "convolution_from_attention",
+    "convolutional_v_pos",
+    "gated_positional_attention",
+    "gated_positional_attention_weights",
+    "local_attention",
+    "local_attention_weights",
+    "nonlocality",
+    "positional_axis_weights",
+    "positional_logits",
+    "positional_self_attention_weights",
+    "positional_weights",
+    "relative_logits",
+    "self_attention",
+    "spatially_aware_values",
+    "value_mixture",
+    "windows",
+    "windows_inside",
+]
