@@ -1,0 +1,97 @@
+"""Recipes as YAML: what a person writes (a few fields over a named recipe) and what a run freezes (every field).
+
+The reader trusts nothing: plain values only, at most one megabyte, no aliases (they can expand without bound), and a
+field it does not know is an error that names the line and the nearest name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from nearsight.train.recipe import Recipe, differences
+from nearsight.train.recipes import named_recipe
+
+_LARGEST_FILE = 1_000_000
+FIELDS = tuple(field.name for field in dataclasses.fields(Recipe))
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Scalars, lists and mappings with each key once."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark
+            raise yaml.YAMLError(f"line {mark.line + 1}: aliases are not read")
+        return super().compose_node(parent, index)
+
+
+def resolve_recipe(name: str = "", file: str | Path | None = None, flags: dict[str, Any] | None = None) -> Recipe:
+    """A recipe from its three layers: named recipe < file < flags. The file may name its own recipe; a flag wins."""
+    changes = read_changes(file) if file else {}
+    base = named_recipe(name or str(changes.pop("recipe", "")) or "small")
+    changes.pop("recipe", None)
+    return apply_changes(apply_changes(base, changes, where=str(file)), flags or {}, where="the command line")
+
+
+def apply_changes(recipe: Recipe, changes: dict[str, Any], where: str) -> Recipe:
+    """``recipe`` with ``changes``; a bad value is reported with the place it came from."""
+    _refuse_unknown(changes, where)
+    options = {**recipe.model_options, **changes["model_options"]} if "model_options" in changes else None
+    if options is not None:
+        changes = {**changes, "model_options": options}
+    try:
+        return recipe.with_changes(**changes)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def read_changes(file: str | Path) -> dict[str, Any]:
+    """The fields a YAML file sets, plus ``recipe`` when it names one."""
+    path = Path(file)
+    try:
+        size = path.stat().st_size
+        if size > _LARGEST_FILE:
+            raise ValueError(f"{path} has {size:,} bytes; a recipe has at most {_LARGEST_FILE:,}")
+        content = _PlainLoader(path.read_text(encoding="utf-8")).get_single_data()
+    except OSError as error:
+        raise ValueError(f"cannot read the recipe {path}: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is not a plain YAML recipe: {' '.join(str(error).split())}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        raise ValueError(f"{path}: a recipe is a mapping of field names to values")
+    _refuse_unknown({key: value for key, value in content.items() if key != "recipe"}, str(path))
+    return content
+
+
+def freeze(recipe: Recipe) -> str:
+    """YAML text with every field, for a run's folder."""
+    return yaml.safe_dump(recipe.as_dict(), sort_keys=False, allow_unicode=True)
+
+
+def thaw(path: str | Path) -> Recipe:
+    """The recipe that ``freeze`` wrote. Fields that came later have their default."""
+    changes = read_changes(path)
+    try:
+        return Recipe(**changes)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: {error}") from error
+
+
+def describe_changes(base: Recipe, recipe: Recipe) -> list[str]:
+    """One line per field in which ``recipe`` differs from ``base``."""
+    return [f"{name}: {old!r} → {new!r}" for name, (old, new) in differences(base, recipe).items()]
+
+
+def _refuse_unknown(changes: dict[str, Any], where: str) -> None:
+    for key in changes:
+        if key not in FIELDS:
+            near = difflib.get_close_matches(key, FIELDS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "see nearsight train --help"
+            raise ValueError(f"{where}: there is no field {key!r}; {hint}")

@@ -1,0 +1,186 @@
+"""One update: augmentation, forward, backward, clipping, optimiser and average, without asking the device anything.
+
+Losses, gradient norms and the verdict on each step stay on the device in a small ring until someone reads it. A step
+whose loss or gradient is not finite is skipped there and then, by the fused optimiser's own switch. On CUDA the whole
+update can be captured in a graph and replayed: what changes from step to step lives in fixed buffers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from nearsight.train.distributed import World
+from nearsight.train.ema import AveragedModel
+from nearsight.train.task import Batch, Inputs, Task
+
+_WARM_UP_STEPS = 3  # real steps run before a capture: they compile, choose kernels and make the optimiser's state
+_LARGEST_SCALE, _GROWTH_INTERVAL = 2.0**16, 2000
+
+
+@dataclass(frozen=True)
+class StepReading:
+    """What one update did."""
+
+    loss: float
+    grad_norm: float
+    skipped: bool
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """How updates are carried out on this machine."""
+
+    device: torch.device
+    precision: torch.dtype
+    clip_grad: float
+    micro_batch: int
+    accumulation: int
+    window: int
+    compile: bool
+    capture: bool
+
+
+class TrainStep:
+    """Call it once per step; ``read`` gives what happened since the last reading."""
+
+    def __init__(
+        self,
+        task: Task,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        lr: Tensor,
+        averaged: AveragedModel | None,
+        settings: StepSettings,
+        world: World,
+    ) -> None:
+        self.settings, self.world, self.task = settings, world, task
+        self.module, self.optimizer, self.averaged = module, optimizer, averaged
+        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        device = settings.device
+        self.lr = lr
+        self.ema_weight = torch.zeros((), device=device)
+        self.step_number = torch.zeros((), dtype=torch.int64, device=device)
+        self.ring = torch.zeros(3, settings.window, device=device)
+        self.slot = torch.zeros(1, dtype=torch.int64, device=device)
+        scale = _LARGEST_SCALE if settings.precision == torch.float16 else 1.0
+        self.scale = torch.full((), scale, device=device)
+        self.growth = torch.zeros((), device=device)
+        self.pending = 0
+        self.steps_run = 0
+        self._prepare: Any = torch.compile(task.prepare, dynamic=False) if settings.compile else task.prepare
+        self._forward: Any = torch.compile(module, dynamic=False) if settings.compile else module
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._buffers: list[dict[str, Tensor]] = []
+
+    def __call__(self, step: int, inputs: Sequence[Inputs], lr: float, ema_weight: float, seed: int) -> None:
+        """Carry out update ``step``. ``seed`` fixes dropout and drop-path; everything else random is the task's."""
+        if self.pending == self.settings.window:
+            raise RuntimeError("the ring is full: read() before the next step")
+        self.lr.fill_(lr)
+        self.ema_weight.fill_(ema_weight)
+        self.step_number.fill_(step)
+        self.slot.fill_(self.pending)
+        torch.manual_seed(seed)
+        if not self.settings.capture:
+            self._update([self._on_device(micro) for micro in inputs])
+        else:
+            self._captured_update(inputs)
+        self.pending += 1
+        self.steps_run += 1
+
+    def read(self) -> list[StepReading]:
+        """Wait for the device and empty the ring. Over several processes the losses are averaged: all must call."""
+        if not self.pending:
+            return []
+        values = self.ring[:, : self.pending].clone()
+        if self.world.size > 1:
+            self.world.average(values[0])
+        losses, norms, skipped = values.cpu().tolist()
+        self.pending = 0
+        return [StepReading(*reading) for reading in zip(losses, norms, map(bool, skipped), strict=True)]
+
+    def _on_device(self, inputs: Inputs) -> dict[str, Tensor]:
+        return {name: value.to(self.settings.device, non_blocking=True) for name, value in inputs.items()}
+
+    def _captured_update(self, inputs: Sequence[Inputs]) -> None:
+        """Real steps on a side stream first, then one capture, then replays of it with new buffer contents."""
+        if not self._buffers:
+            self._buffers = [
+                {k: torch.empty_like(v, device=self.settings.device) for k, v in m.items()} for m in inputs
+            ]
+        for buffers, micro in zip(self._buffers, inputs, strict=True):
+            for name, value in micro.items():
+                buffers[name].copy_(value, non_blocking=True)
+        if self.steps_run < _WARM_UP_STEPS:
+            side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+            side.wait_stream(main)
+            with torch.cuda.stream(side):
+                self._update(self._buffers)
+            main.wait_stream(side)
+            return
+        if self._graph is None:
+            self.optimizer.zero_grad(set_to_none=True)  # so that the graph's own memory holds the gradients
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._update(self._buffers)
+        self._graph.replay()
+
+    def _update(self, micro_batches: Sequence[Inputs]) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = torch.zeros((), device=self.settings.device)
+        for index, inputs in enumerate(micro_batches):
+            loss += self._forward_backward(inputs, index, last=index == len(micro_batches) - 1)
+        self._unscale()
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        norm = get_total_norm(gradients)
+        bad = 1.0 - (torch.isfinite(norm) & torch.isfinite(loss)).float()
+        if self.world.size > 1:
+            self.world.largest(bad)
+        if self.settings.clip_grad:
+            clip_grads_with_norm_(self.parameters, self.settings.clip_grad, norm)
+        self.optimizer.found_inf = bad  # type: ignore[attr-defined]
+        self.optimizer.step()
+        if self.averaged is not None:
+            self.averaged.update(self.ema_weight)
+        self._adapt_scale(bad)
+        self.ring.index_copy_(1, self.slot, torch.stack([loss.detach(), norm, bad]).unsqueeze(1))
+
+    def _forward_backward(self, inputs: Inputs, index: int, last: bool) -> Tensor:
+        settings = self.settings
+        first = self.world.rank * settings.micro_batch * settings.accumulation + index * settings.micro_batch
+        with torch.no_grad():
+            batch: Batch = self._prepare(inputs, self.step_number, first)
+        low = settings.precision != torch.float32
+        autocast = torch.autocast(settings.device.type, settings.precision) if low else contextlib.nullcontext()
+        with self._syncing(last), autocast:
+            loss = self.task.loss(self._forward(batch.inputs), batch).float() / settings.accumulation
+            with torch.autocast(settings.device.type, enabled=False):
+                (loss * self.scale if settings.precision == torch.float16 else loss).backward()
+        return loss.detach()
+
+    def _syncing(self, last: bool) -> contextlib.AbstractContextManager[Any]:
+        """Gradients travel between processes once per update, with its last micro-batch."""
+        if not last and isinstance(self.module, DistributedDataParallel):
+            return self.module.no_sync()
+        return contextlib.nullcontext()
+
+    def _unscale(self) -> None:
+        if self.settings.precision == torch.float16:
+            torch._foreach_mul_([p.grad for p in self.parameters if p.grad is not None], self.scale.reciprocal())
+
+    def _adapt_scale(self, bad: Tensor) -> None:
+        """fp16: halve the scale after an overflow, double it after a long calm."""
+        if self.settings.precision != torch.float16:
+            return
+        self.growth.add_(1).mul_(1 - bad)
+        grows = (self.growth >= _GROWTH_INTERVAL).float()
+        self.scale.mul_(1 - 0.5 * bad).mul_(1 + grows).clamp_(1.0, _LARGEST_SCALE)
+        self.growth.mul_(1 - grows)

@@ -1,0 +1,118 @@
+"""What the engine needs to know of a task. Classification is one; detection is another; the engine knows neither."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+Inputs = Mapping[str, Tensor]
+"""What changes from one micro-batch to the next: tensors of fixed shapes, on the host or already on the device."""
+
+
+class Batch(NamedTuple):
+    """What a model is given, and what its outputs are held against."""
+
+    inputs: Any
+    targets: Any
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process computes: its device, and its slice of every global batch."""
+
+    device: torch.device
+    rank: int = 0
+    world_size: int = 1
+    micro_batch: int = 0
+
+
+@dataclass(frozen=True)
+class Page:
+    """A section of the report: text (plain), pictures (PNG bytes with a caption each) and a table of strings."""
+
+    title: str
+    text: str = ""
+    pictures: tuple[tuple[str, bytes], ...] = ()
+    table: tuple[tuple[str, ...], ...] = ()
+
+
+class Task(Protocol):
+    """Everything particular to a kind of learning. Built from a recipe; cheap until its methods are called."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Updates per pass over the training set; depends on the data and the global batch alone."""
+        ...
+
+    @property
+    def batch_multiple(self) -> int:
+        """A micro-batch must be a multiple of this, so that cutting the batch differently changes nothing."""
+        ...
+
+    @property
+    def selection(self) -> str:
+        """Name of the evaluated value, larger is better, that decides which checkpoint is best."""
+        ...
+
+    def describe(self) -> list[str]:
+        """Lines for the user before training starts: what was found, what will be trained."""
+        ...
+
+    def fingerprint(self) -> dict[str, Any]:
+        """JSON-ready identity of the data; resuming with another one is refused."""
+        ...
+
+    def build_model(self) -> nn.Module:
+        """The model with fresh weights, from torch's global random state, on the CPU."""
+        ...
+
+    def training_module(self, model: nn.Module) -> nn.Module:
+        """What is called in training: ``model`` itself, or a module around it that gives the loss what it needs."""
+        ...
+
+    def feed(self, start_step: int, place: Place) -> Iterator[list[Inputs]]:
+        """Endless: for each step from ``start_step`` on, the inputs of this process's micro-batches.
+
+        A pure function of the recipe and the step: any start, rank, worker count and micro-batch gives the same samples.
+        """
+        ...
+
+    def prepare(self, inputs: Inputs, step: Tensor, first: int) -> Batch:
+        """Augmentation and target making on the device, where ``first`` is the micro-batch's place in the global batch.
+
+        It may be compiled and captured: no host reads, no shapes that depend on values, randomness from ``step``,
+        places and what ``inputs`` carry alone.
+        """
+        ...
+
+    def loss(self, outputs: Any, batch: Batch) -> Tensor:
+        """The mean loss over the micro-batch."""
+        ...
+
+    def sample_names(self, step: int) -> list[str]:
+        """The samples of the global batch of ``step``, for the report of a bad step."""
+        ...
+
+    def problems(self) -> list[str]:
+        """What went wrong with the data so far without stopping the run, such as unreadable images."""
+        ...
+
+    def evaluate(self, model: nn.Module, split: str, place: Place) -> Iterable[tuple[str, float]]:
+        """Named values of ``model`` on ``val`` or ``test``; every process calls it and gets the same values."""
+        ...
+
+    def observe(self, model: nn.Module, place: Place) -> Iterable[tuple[str, list[float]]]:
+        """Named lists that describe the model's state (gates, nonlocality), logged with each evaluation."""
+        ...
+
+    def has_split(self, split: str) -> bool:
+        """Whether there is a ``val`` or ``test`` split."""
+        ...
+
+    def report_pages(self, model: nn.Module, records: list[dict[str, Any]], place: Place) -> list[Page]:
+        """Sections of the report on the selected model, besides the engine's own curves."""
+        ...
