@@ -1,0 +1,235 @@
+"""One bottleneck ResNet for every row of SASA's tables: each stage's 3×3 is a convolution or local attention.
+
+Baseline: ResNet v1.5 (the stride sits in the 3×3), parameter names as torchvision's but for `mixer`, the slot
+of the 3×3. 1×1 convolutions, batch norms and ReLUs stay where they were when attention takes the slot.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import torch
+from timm.layers import DropPath
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..nn import AttentionStem2d, LocalSelfAttention2d
+from ..nn.checks import require_choice, require_images
+
+Stem = Literal["conv", "attention"]
+Mixer = Callable[
+    [int, int], nn.Module
+]  # (channels, stride) → a module that keeps channels and divides the size by stride
+
+STAGE_WIDTHS = (64, 128, 256, 512)
+EXPANSION = 4
+
+
+def conv3x3(channels: int, stride: int) -> nn.Module:
+    return nn.Conv2d(channels, channels, 3, stride, padding=1, bias=False)
+
+
+class Bottleneck(nn.Module):
+    """1×1 down, spatial mixer, 1×1 up, around a shortcut."""
+
+    def __init__(self, in_width: int, width: int, stride: int, mixer: Mixer, drop_path: float = 0.0) -> None:
+        super().__init__()
+        out_width = EXPANSION * width
+        self.conv1 = nn.Conv2d(in_width, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.mixer = mixer(width, stride)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, out_width, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(out_width)
+        self.relu = nn.ReLU(inplace=True)
+        self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
+        self.downsample: nn.Module | None = None
+        if stride > 1 or in_width != out_width:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(in_width, out_width, 1, stride, bias=False), nn.BatchNorm2d(out_width)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._finish(x, self.mixer(self.relu(self.bn1(self.conv1(x)))))
+
+    def forward_with_weights(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        mixed, weights = self.mixer(self.relu(self.bn1(self.conv1(x))), need_weights=True)
+        return self._finish(x, mixed), weights
+
+    def _finish(self, x: Tensor, mixed: Tensor) -> Tensor:
+        y = self.bn3(self.conv3(self.relu(self.bn2(mixed))))
+        shortcut = x if self.downsample is None else self.downsample(x)
+        return self.relu(shortcut + self.drop_path(y))
+
+
+class ConvStem(nn.Module):
+    """7×7/2 convolution, batch norm, ReLU, 3×3/2 max pool."""
+
+    def __init__(self, in_chans: int, width: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_chans, width, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.maxpool(self.relu(self.bn1(self.conv1(images))))
+
+
+class AttentionStem(nn.Module):
+    """SASA's stem: attention within 4×4 blocks, batch norm, 4×4 max pool."""
+
+    def __init__(self, attention: AttentionStem2d) -> None:
+        super().__init__()
+        self.attention = attention
+        self.bn1 = nn.BatchNorm2d(attention.out_channels)
+        self.maxpool = nn.MaxPool2d(attention.block_size)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.maxpool(self.bn1(self.attention(images)))
+
+
+class ResNet(nn.Module):
+    """ResNet-26/38/50 with attention in any choice of stages.
+
+    `attention_stages` counts from 1 as SASA's Table 3 does; `kernel_size` and `num_heads` and whatever else
+    `LocalSelfAttention2d` takes (`attention`) hold for all of them. `width_multiplier` scales every layer (Fig. 5),
+    rounded so that heads and their two halves still divide the width.
+    """
+
+    stride = 32
+
+    def __init__(
+        self,
+        *,
+        layers: Sequence[int],
+        attention_stages: Sequence[int] = (),
+        stem: Stem = "conv",
+        kernel_size: int = 7,
+        num_heads: int = 8,
+        attention: dict | None = None,
+        stem_values: str = "spatial",
+        width_multiplier: float = 1.0,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        require_choice("stem", stem, ("conv", "attention"))
+        if wrong := sorted(set(attention_stages) - {1, 2, 3, 4}):
+            raise ValueError(f"attention_stages counts stages 1 to 4; {wrong} are none of them")
+        if width_multiplier <= 0:
+            raise ValueError(f"width_multiplier must be positive, not {width_multiplier}")
+        multiple = 2 * num_heads
+        widths = [max(round(width * width_multiplier / multiple), 1) * multiple for width in STAGE_WIDTHS]
+        self.in_chans, self.num_classes, self.grad_checkpointing = in_chans, num_classes, False
+        self.attention_stages = tuple(sorted(attention_stages))
+
+        def local_attention(channels: int, stride: int) -> nn.Module:
+            return LocalSelfAttention2d(
+                channels, channels, kernel_size, stride, num_heads, backend=backend, **(attention or {})
+            )
+
+        self.stem: nn.Module
+        if stem == "conv":
+            self.stem = ConvStem(in_chans, widths[0])
+        else:
+            self.stem = AttentionStem(AttentionStem2d(in_chans, widths[0], values=stem_values))  # type: ignore[arg-type]
+        in_width, index, num_blocks = widths[0], 0, sum(layers)
+        stages = []
+        for stage, (depth, width) in enumerate(zip(layers, widths, strict=True), start=1):
+            mixer = local_attention if stage in attention_stages else conv3x3
+            blocks = []
+            for position in range(depth):
+                stride = 2 if stage > 1 and position == 0 else 1
+                drop_path = drop_path_rate * index / max(num_blocks - 1, 1)
+                blocks.append(Bottleneck(in_width, width, stride, mixer, drop_path))
+                in_width, index = EXPANSION * width, index + 1
+            stages.append(nn.Sequential(*blocks))
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        self.stage_widths = tuple(EXPANSION * width for width in widths)
+        self.num_features = in_width
+        self.avgpool = nn.AdaptiveAvgPool2d(1)
+        self.head_drop = nn.Dropout(drop_rate)
+        self.fc = self._new_head(num_classes)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def _new_head(self, num_classes: int) -> nn.Module:
+        return nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
+
+    @property
+    def stages(self) -> list[nn.Sequential]:
+        return [self.layer1, self.layer2, self.layer3, self.layer4]
+
+    # Promises every model keeps
+
+    def no_weight_decay(self) -> set[str]:
+        return {name for name, _ in self.named_parameters() if name.endswith(("row_embedding", "col_embedding"))}
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Keep only each bottleneck's input for the backward pass and compute the rest again."""
+        self.grad_checkpointing = enable
+
+    def reset_classifier(self, num_classes: int) -> None:
+        self.num_classes = num_classes
+        self.fc = self._new_head(num_classes).to(self.layer1[0].bn1.weight)  # type: ignore[union-attr, arg-type]
+
+    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
+        """Nothing to do: convolutions and relative positions hold at any size."""
+
+    def _stem(self, images: Tensor) -> Tensor:
+        require_images(images, self.in_chans)
+        return self.stem(images)
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Images → the last stage's map [B, C, H/32, W/32]."""
+        x = self._stem(images)
+        for stage in self.stages:
+            for block in stage:
+                if self.grad_checkpointing and torch.is_grad_enabled():
+                    x = checkpoint(block, x, use_reentrant=False)
+                else:
+                    x = block(x)
+        return x
+
+    def forward_attention(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Features as above and the weights [B, rows, cols, heads, k, k] of every local attention, first layer first."""
+        x, maps = self._stem(images), []
+        for stage in self.stages:
+            for block in stage:
+                if isinstance(block.mixer, LocalSelfAttention2d):
+                    x, weights = block.forward_with_weights(x)
+                    maps.append(weights)
+                else:
+                    x = block(x)
+        return x, maps
+
+    def forward_intermediates(
+        self, images: Tensor, indices: int | Sequence[int] | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Features, and the maps after chosen stages (0 to 3; the last n for a number; all by default)."""
+        chosen = range(4 - indices, 4) if isinstance(indices, int) else indices
+        wanted = set(range(4)) if chosen is None else {index % 4 for index in chosen}
+        x, maps = self._stem(images), []
+        for index, stage in enumerate(self.stages):
+            x = stage(x)
+            if index in wanted:
+                maps.append(x)
+        return x, maps
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        pooled = self.avgpool(features).flatten(1)
+        return pooled if pre_logits else self.fc(self.head_drop(pooled))
+
+    def forward(self, images: Tensor, need_weights: bool = False):
+        """Images → logits, or (logits, weights of every local attention)."""
+        if need_weights:
+            features, maps = self.forward_attention(images)
+            return self.forward_head(features), maps
+        return self.forward_head(self.forward_features(images))

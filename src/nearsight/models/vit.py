@@ -1,0 +1,288 @@
+"""One vision transformer for both sides of ConViT's comparison: DeiT, ConViT and every ablation between them.
+
+The first `num_gated_blocks` blocks attend with position (GPSA, or PSA), the rest are plain. The class token carries no
+position, so it joins the patches after the last positional block (Fig. 4); with no such block it joins at once and the
+model is a DeiT.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from timm.layers import DropPath, Mlp, resample_abs_pos_embed, trunc_normal_
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ..geometry import Grid
+from ..nn import GatedPositionalSelfAttention, PositionalSelfAttention, SelfAttention
+from ..nn.checks import require_choice, require_images
+from .size import as_pair, grid_of
+
+PositionalLayer = Literal["gpsa", "psa"]
+Pool = Literal["token", "mean"]
+
+
+class PatchEmbed(nn.Module):
+    """Cut the image into patches and project each: [B, C, H, W] → tokens [B, N, width]."""
+
+    def __init__(self, patch_size: int, in_chans: int, width: int) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(in_chans, width, kernel_size=patch_size, stride=patch_size)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.proj(images).flatten(2).transpose(1, 2)
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + FFN(norm(x)); the attention is built outside and named by its owner."""
+
+    def __init__(
+        self, attention: nn.Module, width: int, *, mlp_ratio: float, proj_drop: float, drop_path: float
+    ) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(width, eps=1e-6)
+        self.attn = attention
+        self.norm2 = nn.LayerNorm(width, eps=1e-6)
+        self.mlp = Mlp(width, int(width * mlp_ratio), act_layer=nn.GELU, drop=proj_drop)
+        self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
+
+    def forward(self, x: Tensor, grid_size: Grid) -> Tensor:
+        x = x + self.drop_path(self.attn(self.norm1(x), grid_size))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+    def forward_with_weights(self, x: Tensor, grid_size: Grid) -> tuple[Tensor, Tensor]:
+        y, weights = self.attn(self.norm1(x), grid_size, need_weights=True)
+        x = x + self.drop_path(y)
+        return x + self.drop_path(self.mlp(self.norm2(x))), weights
+
+
+class VisionTransformer(nn.Module):
+    """DeiT, ConViT, and what lies between.
+
+    Ablations of the ConViT paper as arguments: `num_gated_blocks` and `locality_strength` (Fig. 8), `positional_layer="psa"`
+    (Fig. 9), `conv_init`, `gate`, `train_gate`, `train_attention` (Table 3).
+    """
+
+    def __init__(
+        self,
+        *,
+        img_size: int | tuple[int, int] = 224,
+        patch_size: int = 16,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        width: int,
+        depth: int = 12,
+        num_heads: int,
+        mlp_ratio: float = 4.0,
+        qkv_bias: bool = False,
+        num_gated_blocks: int = 0,
+        positional_layer: PositionalLayer = "gpsa",
+        locality_strength: float = 1.0,
+        conv_init: bool = True,
+        centers_on_patches: bool = False,
+        gate: float = 1.0,
+        train_gate: bool = True,
+        train_attention: bool = True,
+        pos_embed: bool = True,
+        distilled: bool = False,
+        pool: Pool | None = None,
+        drop_rate: float = 0.0,
+        proj_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        require_choice("positional_layer", positional_layer, ("gpsa", "psa"))
+        if not 0 <= num_gated_blocks <= depth:
+            raise ValueError(f"num_gated_blocks={num_gated_blocks} must lie between 0 and depth={depth}")
+        # A class token that no attention layer follows would never see the patches, so their mean is read instead.
+        pool = ("mean" if num_gated_blocks == depth else "token") if pool is None else pool
+        require_choice("pool", pool, ("token", "mean"))
+        if num_gated_blocks == depth and (pool == "token" or distilled):
+            raise ValueError(
+                f"with all {depth} blocks positional no plain block is left for class or distillation tokens; "
+                f"use pool='mean' without distillation, or num_gated_blocks={depth - 1}"
+            )
+        self.img_size, self.patch_size, self.in_chans = as_pair(img_size), patch_size, in_chans
+        self.grid_size = grid_of(self.img_size, patch_size)
+        self.width = self.num_features = width
+        self.num_heads, self.num_gated_blocks, self.num_classes = num_heads, num_gated_blocks, num_classes
+        self.pool, self.distilled, self.grad_checkpointing = pool, distilled, False
+
+        self.patch_embed = PatchEmbed(patch_size, in_chans, width)
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if pool == "token" or distilled else None
+        self.dist_token = nn.Parameter(torch.zeros(1, 1, width)) if distilled else None
+        self.num_prefix_tokens = (self.cls_token is not None) + (self.dist_token is not None)
+        # Tokens that join at the start have a position of their own, as in DeiT; those that join later have none.
+        self.num_placed_tokens = self.num_prefix_tokens if num_gated_blocks == 0 else 0
+        num_slots = self.num_placed_tokens + self.grid_size[0] * self.grid_size[1]
+        self.pos_embed = nn.Parameter(torch.zeros(1, num_slots, width)) if pos_embed else None
+
+        def attention(index: int) -> nn.Module:
+            if index >= num_gated_blocks:
+                return SelfAttention(width, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop_rate)
+            shared = {
+                "qkv_bias": qkv_bias,
+                "proj_drop": proj_drop_rate,
+                "locality_strength": locality_strength,
+                "init": "convolutional" if conv_init else "random",
+                "centers_on_patches": centers_on_patches,
+            }
+            if positional_layer == "psa":
+                return PositionalSelfAttention(width, num_heads, **shared)
+            return GatedPositionalSelfAttention(
+                width, num_heads, gate=gate, train_gate=train_gate, backend=backend, **shared
+            )
+
+        self.blocks = nn.ModuleList(
+            Block(
+                attention(index),
+                width,
+                mlp_ratio=mlp_ratio,
+                proj_drop=proj_drop_rate,
+                drop_path=drop_path_rate * index / max(depth - 1, 1),
+            )
+            for index in range(depth)
+        )
+        self.norm = nn.LayerNorm(width, eps=1e-6)
+        self.head_drop = nn.Dropout(drop_rate)
+        self.head = self._new_head(num_classes)
+        self.head_dist = self._new_head(num_classes) if distilled else None
+        self.reset_parameters()
+        if not train_attention:
+            for block in self.blocks[:num_gated_blocks]:
+                block.attn.requires_grad_(False)
+
+    def reset_parameters(self) -> None:
+        for embedding in (self.cls_token, self.dist_token, self.pos_embed):
+            if embedding is not None:
+                trunc_normal_(embedding, std=0.02)
+        for block in self.blocks:
+            for linear in (block.mlp.fc1, block.mlp.fc2):
+                trunc_normal_(linear.weight, std=0.02)
+                nn.init.zeros_(linear.bias)
+
+    def _new_head(self, num_classes: int) -> nn.Module:
+        if num_classes <= 0:
+            return nn.Identity()
+        head = nn.Linear(self.width, num_classes)
+        trunc_normal_(head.weight, std=0.02)
+        nn.init.zeros_(head.bias)
+        return head
+
+    # Promises every model keeps
+
+    def no_weight_decay(self) -> set[str]:
+        return {"pos_embed", "cls_token", "dist_token"}
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Keep only each block's input for the backward pass and compute the rest again."""
+        self.grad_checkpointing = enable
+
+    def reset_classifier(self, num_classes: int) -> None:
+        self.num_classes = num_classes
+        like = self.cls_token if self.cls_token is not None else self.norm.weight
+        self.head = self._new_head(num_classes).to(like)
+        if self.distilled:
+            self.head_dist = self._new_head(num_classes).to(like)
+
+    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
+        """Resize the position embedding for good, so that training goes on at another resolution."""
+        grid_size = grid_of(as_pair(img_size), self.patch_size)
+        if self.pos_embed is not None:
+            with torch.no_grad():
+                resized = self._positions(grid_size)
+            self.pos_embed = nn.Parameter(resized.clone())
+        self.img_size, self.grid_size = as_pair(img_size), grid_size
+
+    def _positions(self, grid_size: Grid) -> Tensor:
+        assert self.pos_embed is not None
+        if grid_size == self.grid_size:
+            return self.pos_embed
+        return resample_abs_pos_embed(
+            self.pos_embed, list(grid_size), list(self.grid_size), num_prefix_tokens=self.num_placed_tokens
+        )
+
+    # Forward, in the order of Fig. 4
+
+    def _embed(self, images: Tensor) -> tuple[Tensor, Grid]:
+        require_images(images, self.in_chans)
+        grid_size = grid_of((images.shape[2], images.shape[3]), self.patch_size)
+        x = self.patch_embed(images)
+        if self.num_gated_blocks == 0:
+            x = self._join_tokens(x)
+        if self.pos_embed is not None:
+            x = x + self._positions(grid_size)
+        return x, grid_size
+
+    def _join_tokens(self, x: Tensor) -> Tensor:
+        tokens = [token.expand(x.shape[0], -1, -1) for token in (self.cls_token, self.dist_token) if token is not None]
+        return torch.cat([*tokens, x], dim=1) if tokens else x
+
+    def _before_block(self, index: int, x: Tensor) -> Tensor:
+        return self._join_tokens(x) if index == self.num_gated_blocks and index > 0 else x
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Images → normalised tokens [B, prefix + N, width]."""
+        x, grid_size = self._embed(images)
+        for index, block in enumerate(self.blocks):
+            x = self._before_block(index, x)
+            if self.grad_checkpointing and torch.is_grad_enabled():
+                x = checkpoint(block, x, grid_size, use_reentrant=False)
+            else:
+                x = block(x, grid_size)
+        return self.norm(x)
+
+    def forward_attention(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Features as above and every block's attention weights [B, heads, tokens, tokens], first block first."""
+        x, grid_size = self._embed(images)
+        maps = []
+        for index, block in enumerate(self.blocks):
+            x, weights = block.forward_with_weights(self._before_block(index, x), grid_size)
+            maps.append(weights)
+        return self.norm(x), maps
+
+    def forward_intermediates(
+        self, images: Tensor, indices: int | Sequence[int] | None = None, *, norm: bool = False
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Features, and the patches after chosen blocks as maps [B, width, H, W].
+
+        `indices`: which blocks (negative counts from the end), the last n for a number, all by default.
+        """
+        depth = len(self.blocks)
+        chosen = range(depth - indices, depth) if isinstance(indices, int) else indices
+        wanted = set(range(depth)) if chosen is None else {index % depth for index in chosen}
+        x, grid_size = self._embed(images)
+        maps = []
+        for index, block in enumerate(self.blocks):
+            x = block(self._before_block(index, x), grid_size)
+            if index in wanted:
+                patches = (self.norm(x) if norm else x)[:, x.shape[1] - grid_size[0] * grid_size[1] :]
+                maps.append(patches.transpose(1, 2).unflatten(2, grid_size))
+        return self.norm(x), maps
+
+    def forward_heads(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of the class head and of the distillation head, which training keeps apart."""
+        if self.head_dist is None:
+            raise ValueError("this model has no distillation head; create it with distilled=True")
+        return self.head(self.head_drop(features[:, 0])), self.head_dist(self.head_drop(features[:, 1]))
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """Features → logits; a distilled model averages its two heads, as DeiT does at evaluation."""
+        if self.pool == "mean":
+            pooled = features[:, self.num_prefix_tokens :].mean(dim=1)
+        else:
+            pooled = features[:, 0]
+        if pre_logits:
+            return pooled
+        if self.distilled:
+            by_class, by_teacher = self.forward_heads(features)
+            return (by_class + by_teacher) / 2
+        return self.head(self.head_drop(pooled))
+
+    def forward(self, images: Tensor, need_weights: bool = False):
+        """Images → logits, or (logits, attention weights of every block)."""
+        if need_weights:
+            features, maps = self.forward_attention(images)
+            return self.forward_head(features), maps
+        return self.forward_head(self.forward_features(images))

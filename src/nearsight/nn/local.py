@@ -1,0 +1,159 @@
+"""SASA's layer (Ramachandran et al. 2019, Eq. 3) as a module that stands where `nn.Conv2d` stood."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .. import functional as equations
+from .. import kernels
+from ..functional import Border
+from .checks import require_choice, require_divisible, require_images
+
+Positions = Literal["relative", "absolute", "none"]
+Projections = Literal["full", "grouped"]
+Downsample = Literal["pool", "stride"]
+
+
+class LocalSelfAttention2d(nn.Module):
+    """Each pixel attends to the k×k pixels around it: images [B, in, H, W] → [B, out, ⌈H/stride⌉, ⌈W/stride⌉].
+
+    There is no 1/√d in the logits and no output projection: in a bottleneck the next 1×1 convolution mixes the heads.
+
+    Choices the paper leaves open or ablates:
+    - `positions`: "relative" (row and column embeddings, half of each head's channels each), "absolute" (sinusoids added
+      to the input) or "none"; `content=False` leaves qᵀk out and needs no keys (Tables 5 and 6).
+    - `share_positions`: one set of embeddings for all heads, as in the authors' earlier work, or one for each.
+    - `border`: "mask" keeps pixels outside the image out of the softmax, "zeros" leaves them in as zero vectors.
+    - `projections`: "full" d×d, which every parameter count of the paper needs, or "grouped" by head, as its text says.
+    - `downsample`: with stride s, "pool" averages s×s outputs (the paper), "stride" skips queries (its rebuttal).
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        num_heads: int = 8,
+        *,
+        positions: Positions = "relative",
+        content: bool = True,
+        share_positions: bool = True,
+        border: Border = "mask",
+        projections: Projections = "full",
+        downsample: Downsample = "pool",
+        bias: bool = False,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        require_choice("positions", positions, ("relative", "absolute", "none"))
+        require_choice("border", border, ("mask", "zeros"))
+        require_choice("projections", projections, ("full", "grouped"))
+        require_choice("downsample", downsample, ("pool", "stride"))
+        if kernel_size < 1 or stride < 1:
+            raise ValueError(f"kernel_size and stride must be at least 1, not {kernel_size} and {stride}")
+        self.head_dim = require_divisible(out_channels, num_heads, "out_channels")
+        if positions == "relative" and self.head_dim % 2:
+            raise ValueError(
+                f"relative positions split a head's channels in two, but out_channels={out_channels} over "
+                f"num_heads={num_heads} gives {self.head_dim}; use out_channels={2 * out_channels}, for example"
+            )
+        if projections == "grouped":
+            require_divisible(in_channels, num_heads, "in_channels")
+        self.in_channels, self.out_channels, self.num_heads = in_channels, out_channels, num_heads
+        self.kernel_size, self.stride, self.border, self.downsample = kernel_size, stride, border, downsample
+        self.positions, self.content, self.projections, self.backend = positions, content, projections, backend
+
+        parts = 3 if content else 2  # query, value and, with content, key
+        groups = num_heads if projections == "grouped" else 1
+        self.weight = nn.Parameter(torch.empty(parts, out_channels, in_channels // groups))
+        self.bias = nn.Parameter(torch.empty(parts, out_channels)) if bias else None
+        if positions == "relative":
+            sets = 1 if share_positions else num_heads
+            self.row_embedding = nn.Parameter(torch.empty(sets, kernel_size, self.head_dim // 2))
+            self.col_embedding = nn.Parameter(torch.empty(sets, kernel_size, self.head_dim // 2))
+        else:
+            self.register_parameter("row_embedding", None)
+            self.register_parameter("col_embedding", None)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Not stated by the paper. Unit-variance inputs give logits of about unit variance: with no 1/√d in the
+        equation, the query's weights carry it."""
+        fan_in = self.weight.shape[-1]
+        nn.init.normal_(self.weight, std=fan_in**-0.5)
+        with torch.no_grad():
+            self.weight[0].mul_(self.head_dim**-0.5)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+        for embedding in (self.row_embedding, self.col_embedding):
+            if embedding is not None:
+                nn.init.normal_(embedding)
+
+    def forward(self, x: Tensor, need_weights: bool = False):
+        """x → y, or (y, weights [B, rows, cols, heads, k, k] of every query, before any pooling)."""
+        require_images(x, self.in_channels)
+        pixels = x.permute(0, 2, 3, 1)
+        if self.positions == "absolute":
+            pixels = pixels + sinusoidal_positions(pixels.shape[1:], device=x.device, dtype=x.dtype)
+        query, value, key = self._project(pixels)
+        stride = self.stride if self.downsample == "stride" else 1
+        query = query[:, ::stride, ::stride]
+        options = {"kernel_size": self.kernel_size, "stride": stride, "border": self.border}
+        if need_weights:
+            grid_size = (value.shape[1], value.shape[2])
+            weights = equations.local_attention_weights(
+                query, key, self.row_embedding, self.col_embedding, grid_size=grid_size, **options
+            )
+            out = torch.einsum("bijnrc,bijndrc->bijnd", weights, equations.windows(value, self.kernel_size, stride))
+            return self._finish(out), weights
+        out = kernels.local_attention(
+            query, key, value, self.row_embedding, self.col_embedding, backend=self.backend, **options
+        )
+        return self._finish(out)
+
+    def _project(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """[B,H,W,in] → query, value and key [B,H,W,heads,d], views of one product so that x is read once."""
+        shape = (*pixels.shape[:3], self.weight.shape[0], self.num_heads, self.head_dim)
+        bias = None if self.bias is None else self.bias.flatten()
+        if self.projections == "full":
+            projected = F.linear(pixels, self.weight.flatten(0, 1), bias).reshape(shape)
+        else:
+            grouped = pixels.unflatten(-1, (self.num_heads, -1))
+            weight = self.weight.unflatten(1, (self.num_heads, self.head_dim))
+            projected = torch.einsum("bhwni,pndi->bhwpnd", grouped, weight)
+            if bias is not None:
+                projected = projected + bias.reshape(shape[3:])
+        parts = projected.unbind(3)
+        return parts[0], parts[1], parts[2] if self.content else None
+
+    def _finish(self, out: Tensor) -> Tensor:
+        y = out.flatten(3).permute(0, 3, 1, 2)
+        if self.stride > 1 and self.downsample == "pool":
+            # ceil_mode: an odd side gives as many outputs as a strided convolution would; edge windows average what they have.
+            y = F.avg_pool2d(y, self.stride, self.stride, ceil_mode=True)
+        return y
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
+            f"num_heads={self.num_heads}, positions={self.positions!r}, content={self.content}, border={self.border!r}, "
+            f"projections={self.projections!r}"
+        )
+
+
+def sinusoidal_positions(shape: tuple[int, ...] | torch.Size, *, device=None, dtype=None) -> Tensor:
+    """Fixed absolute positions [H, W, C]: the first half of the channels tells the row, the second the column."""
+    height, width, channels = shape
+    halves = []
+    for length, size in ((height, channels // 2), (width, channels - channels // 2)):
+        position = torch.arange(length, device=device, dtype=torch.float32)[:, None]
+        frequency = torch.exp(torch.arange(0, size, 2, device=device) * (-math.log(10_000.0) / max(size, 1)))
+        angle = position * frequency
+        halves.append(torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(1)[:, :size])
+    row = halves[0][:, None].expand(-1, width, -1)
+    col = halves[1][None].expand(height, -1, -1)
+    return torch.cat((row, col), dim=-1).to(dtype)

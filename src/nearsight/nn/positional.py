@@ -1,0 +1,171 @@
+"""Attention over a grid of patches with a positional term: PSA (ConViT Eq. 4) and GPSA (Eq. 6–7)."""
+
+from typing import Literal
+
+import torch
+from timm.layers import trunc_normal_
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .. import functional as equations
+from .. import kernels
+from ..geometry import Grid, head_centers
+from .checks import require_choice, require_divisible, require_tokens
+from .self_attention import identity_values
+
+Init = Literal["convolutional", "random"]
+
+
+class _GridAttention(nn.Module):
+    """What PSA and GPSA share: projections, v_pos, and the convolutional initialisation of Eq. 5."""
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        out_dim: int | None = None,
+        head_dim: int | None = None,
+        qkv_bias: bool = False,
+        proj_drop: float = 0.0,
+        locality_strength: float = 1.0,
+        init: Init = "convolutional",
+        centers_on_patches: bool = False,
+    ) -> None:
+        super().__init__()
+        require_choice("init", init, ("convolutional", "random"))
+        if locality_strength <= 0:
+            raise ValueError(f"locality_strength must be positive, not {locality_strength}; use init='random' for none")
+        self.dim, self.num_heads = dim, num_heads
+        self.head_dim = require_divisible(dim, num_heads) if head_dim is None else head_dim
+        self.locality_strength, self.init, self.centers_on_patches = locality_strength, init, centers_on_patches
+        inner = num_heads * self.head_dim
+        self.qk = nn.Linear(dim, 2 * inner, bias=qkv_bias)
+        self.v = nn.Linear(dim, inner, bias=qkv_bias)
+        self.proj = nn.Linear(inner, dim if out_dim is None else out_dim)
+        self.proj_drop = nn.Dropout(proj_drop)
+        self.v_pos = nn.Parameter(torch.empty(num_heads, 3))
+        # The softmax cancels this bias. The released weights carry it, so counts and round trips stay exact.
+        self.pos_bias = nn.Parameter(torch.empty(num_heads))
+
+    def reset_parameters(self) -> None:
+        for linear in (self.qk, self.v, self.proj):
+            trunc_normal_(linear.weight, std=0.02)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+        nn.init.zeros_(self.pos_bias)
+        if self.init == "random":
+            trunc_normal_(self.v_pos, std=0.02)
+            return
+        identity_values(self.v.weight)
+        centers = head_centers(self.num_heads, on_patches=self.centers_on_patches)
+        with torch.no_grad():
+            self.v_pos.copy_(equations.convolutional_v_pos(centers, self.locality_strength))
+
+    def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        batch, tokens, _ = x.shape
+        qk = self.qk(x).reshape(batch, tokens, 2, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        value = self.v(x).reshape(batch, tokens, self.num_heads, self.head_dim).transpose(1, 2)
+        return qk[0], qk[1], value
+
+    def _join(self, heads: Tensor) -> Tensor:
+        return self.proj_drop(self.proj(heads.transpose(1, 2).flatten(2)))
+
+    def extra_repr(self) -> str:
+        return (
+            f"num_heads={self.num_heads}, head_dim={self.head_dim}, locality_strength={self.locality_strength}, "
+            f"init={self.init!r}"
+        )
+
+
+class PositionalSelfAttention(_GridAttention):
+    """PSA (Eq. 4): softmax(QKᵀ + v_posᵀ r). Content and position compete inside one softmax."""
+
+    def __init__(self, dim: int, num_heads: int, **options) -> None:
+        super().__init__(dim, num_heads, **options)
+        self.reset_parameters()
+
+    def forward(self, x: Tensor, grid_size: Grid, need_weights: bool = False):
+        """x [B, H·W, dim] → y, or (y, weights [B, heads, N, N])."""
+        require_tokens(x, self.dim, grid_size)
+        query, key, value = self._query_key_value(x)
+        if need_weights:
+            weights = equations.positional_self_attention_weights(query, key, self.v_pos, grid_size=grid_size)
+            return self._join(weights @ value), weights
+        logits = equations.positional_logits(self.v_pos, grid_size) + self.pos_bias[:, None, None]
+        return self._join(F.scaled_dot_product_attention(query, key, value, attn_mask=logits.to(query.dtype)[None]))
+
+
+class GatedPositionalSelfAttention(_GridAttention):
+    """GPSA (Eq. 6–7): (1 − σ(λ)) softmax(QKᵀ) + σ(λ) softmax(v_posᵀ r), one gate λ for each head.
+
+    Born as a convolution (Eq. 5), free to leave: `gate` is λ, `gate_value` is σ(λ). The forward pass never builds the
+    N×N map: both halves are distributions, so it is one fused content attention plus a separable positional filter,
+    exactly (see `kernels`).
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        gate: float = 1.0,
+        train_gate: bool = True,
+        backend: str | None = None,
+        **options,
+    ) -> None:
+        super().__init__(dim, num_heads, **options)
+        self.initial_gate, self.backend = gate, backend
+        self.gate = nn.Parameter(torch.empty(num_heads), requires_grad=train_gate)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        nn.init.constant_(self.gate, self.initial_gate)
+
+    @property
+    def gate_value(self) -> Tensor:
+        """σ(λ): the share of attention paid to position, one number for each head."""
+        return self.gate.sigmoid()
+
+    def forward(self, x: Tensor, grid_size: Grid, need_weights: bool = False):
+        """x [B, H·W, dim] → y, or (y, weights [B, heads, N, N])."""
+        require_tokens(x, self.dim, grid_size)
+        query, key, value = self._query_key_value(x)
+        if need_weights:
+            weights = equations.gated_positional_attention_weights(
+                query, key, self.v_pos, self.gate, grid_size=grid_size
+            )
+            return self._join(weights @ value), weights
+        heads = kernels.gated_positional_attention(
+            query, key, value, self.v_pos, self.pos_bias, self.gate, grid_size=grid_size, backend=self.backend
+        )
+        return self._join(heads)
+
+    @classmethod
+    def from_convolution(
+        cls, conv: nn.Conv2d, *, locality_strength: float = 50.0, gate: float = 40.0
+    ) -> "GatedPositionalSelfAttention":
+        """The layer that computes `conv` (square kernel, stride 1, replicate padding): k² heads, one for each offset."""
+        if conv.stride != (1, 1) or conv.dilation != (1, 1) or conv.groups != 1:
+            raise ValueError("only a convolution of stride 1, dilation 1 and one group becomes attention heads")
+        weight = conv.weight.detach()
+        parts = equations.attention_from_convolution(weight, locality_strength=locality_strength)
+        layer = cls(
+            conv.in_channels,
+            parts.v_pos.shape[0],
+            head_dim=conv.in_channels,
+            out_dim=conv.out_channels,
+            locality_strength=locality_strength,
+            gate=gate,
+            centers_on_patches=True,
+        ).to(weight)
+        with torch.no_grad():
+            layer.v_pos.copy_(parts.v_pos)
+            layer.v.weight.copy_(parts.value_weight)
+            layer.proj.weight.copy_(parts.out_weight)
+            if conv.bias is None:
+                layer.proj.bias.zero_()
+            else:
+                layer.proj.bias.copy_(conv.bias)
+        return layer

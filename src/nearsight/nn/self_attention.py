@@ -1,0 +1,52 @@
+"""Plain multi-head self-attention (ConViT Eq. 1–3; the layer of ViT and DeiT)."""
+
+import torch
+from timm.layers import trunc_normal_
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .. import functional as equations
+from ..geometry import Grid
+from .checks import require_divisible, require_tokens
+
+
+class SelfAttention(nn.Module):
+    """concat_h[softmax(QKᵀ/√d) V] W_out + b_out over tokens [B, N, dim]. It knows nothing of positions."""
+
+    def __init__(self, dim: int, num_heads: int, *, qkv_bias: bool = False, proj_drop: float = 0.0) -> None:
+        super().__init__()
+        self.dim, self.num_heads, self.head_dim = dim, num_heads, require_divisible(dim, num_heads)
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.proj = nn.Linear(dim, dim)
+        self.proj_drop = nn.Dropout(proj_drop)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for linear in (self.qkv, self.proj):
+            trunc_normal_(linear.weight, std=0.02)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+
+    def forward(self, x: Tensor, grid_size: Grid | None = None, need_weights: bool = False):
+        """x [B, N, dim] → y, or (y, weights [B, heads, N, N]). `grid_size` is taken so that any attention can stand here."""
+        require_tokens(x, self.dim)
+        batch, tokens, _ = x.shape
+        qkv = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        query, key, value = qkv.unbind(0)
+        if need_weights:
+            weights = equations.attention_weights(query, key)
+            return self._join(weights @ value), weights
+        return self._join(F.scaled_dot_product_attention(query, key, value))
+
+    def _join(self, heads: Tensor) -> Tensor:
+        return self.proj_drop(self.proj(heads.transpose(1, 2).flatten(2)))
+
+    def extra_repr(self) -> str:
+        return f"num_heads={self.num_heads}, head_dim={self.head_dim}"
+
+
+def identity_values(weight: Tensor) -> None:
+    """W_val := I (Eq. 5), repeated when there are more rows than columns."""
+    rows, cols = weight.shape
+    with torch.no_grad():
+        weight.copy_(torch.eye(cols).repeat(-(-rows // cols), 1)[:rows])

@@ -1,0 +1,89 @@
+"""SASA's attention stem: attention inside non-overlapping blocks of the image."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from .. import functional as equations
+from ..geometry import window_padding
+from .checks import require_choice, require_divisible, require_images
+
+Values = Literal["spatial", "convolution", "plain"]
+
+
+class AttentionStem2d(nn.Module):
+    """Every pixel attends to the pixels of its own block: images [B, in, H, W] → [B, out, H, W], block | H and W.
+
+    `values` (Table 7): "spatial" mixes `num_mixtures` value matrices by where in the block a pixel lies, "convolution" takes
+    values from a block-sized convolution, "plain" from a 1×1. The logits are qᵀk alone. Width and number of mixtures are not
+    stated by the paper; 64 channels and 4 mixtures are the customary reading. Batch norm and pooling belong to the network.
+    """
+
+    def __init__(
+        self,
+        in_channels: int = 3,
+        out_channels: int = 64,
+        *,
+        block_size: int = 4,
+        num_heads: int = 4,
+        num_mixtures: int = 4,
+        values: Values = "spatial",
+    ) -> None:
+        super().__init__()
+        require_choice("values", values, ("spatial", "convolution", "plain"))
+        self.head_dim = require_divisible(out_channels, num_heads, "out_channels")
+        self.in_channels, self.out_channels, self.num_heads = in_channels, out_channels, num_heads
+        self.block_size, self.values = block_size, values
+        self.query_key = nn.Parameter(torch.empty(2, out_channels, in_channels))
+        if values == "spatial":
+            self.value_weights = nn.Parameter(torch.empty(num_mixtures, out_channels, in_channels))
+            self.row_embedding = nn.Parameter(torch.empty(block_size, self.head_dim))
+            self.col_embedding = nn.Parameter(torch.empty(block_size, self.head_dim))
+            self.mixture_embedding = nn.Parameter(torch.empty(num_mixtures, self.head_dim))
+        else:
+            extent = block_size if values == "convolution" else 1
+            self.value_weights = nn.Parameter(torch.empty(out_channels, in_channels, extent, extent))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.query_key, std=self.in_channels**-0.5)
+        with torch.no_grad():
+            self.query_key[0].mul_(self.head_dim**-0.5)
+        if self.values == "spatial":
+            nn.init.normal_(self.value_weights, std=self.in_channels**-0.5)
+            for embedding in (self.row_embedding, self.col_embedding, self.mixture_embedding):
+                nn.init.normal_(embedding)
+        else:
+            nn.init.kaiming_normal_(self.value_weights, nonlinearity="linear")
+
+    def forward(self, x: Tensor, need_weights: bool = False):
+        """x → y, or (y, weights [B, H/block, W/block, heads, block², block²])."""
+        require_images(x, self.in_channels)
+        if x.shape[2] % self.block_size or x.shape[3] % self.block_size:
+            raise ValueError(
+                f"image size {x.shape[2]}x{x.shape[3]} is not divisible by the stem's block of {self.block_size}; "
+                "resize or pad the images"
+            )
+        pixels = x.permute(0, 2, 3, 1)
+        query, key = F.linear(pixels, self.query_key.flatten(0, 1)).unflatten(-1, (2, self.num_heads, -1)).unbind(3)
+        value = self._values(x, pixels).unflatten(-1, (self.num_heads, -1))
+        out = equations.block_attention(query, key, value, self.block_size)
+        y = out.flatten(3).permute(0, 3, 1, 2)
+        if need_weights:
+            return y, equations.block_attention_weights(query, key, self.block_size)
+        return y
+
+    def _values(self, x: Tensor, pixels: Tensor) -> Tensor:
+        if self.values == "spatial":
+            mixture = equations.value_mixture(self.row_embedding, self.col_embedding, self.mixture_embedding)
+            return equations.spatially_aware_values(pixels, self.value_weights, mixture)
+        before, after = window_padding(self.value_weights.shape[-1])
+        return F.conv2d(F.pad(x, (before, after, before, after)), self.value_weights).permute(0, 2, 3, 1)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.in_channels}, {self.out_channels}, block_size={self.block_size}, num_heads={self.num_heads}, "
+            f"values={self.values!r}"
+        )
