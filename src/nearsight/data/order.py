@@ -29,7 +29,7 @@ class EpochOrder:
         return len(self) // batch if drop_last else -(-len(self) // batch)
 
     def part(self, step: int, batch: int, rank: int = 0, world: int = 1) -> slice:
-        """What process `rank` of `world` takes at `step`: slice `rank` of the global batch (short or empty at the end)."""
+        """What process `rank` of `world` takes at `step`: slice `rank` of the global batch (short at the end)."""
         local = local_batch(batch, world)
         start = step * batch + rank * local
         end = min(start + local, (step + 1) * batch, len(self))
