@@ -96,6 +96,6 @@ def gated_positional_attention(
 
 
 def nonlocality(weights: Tensor, grid_size: Grid) -> Tensor:
-    """Eq. 8: D_loc = (1/N) Σ_ij A_ij ‖δ_ij‖, in patches: weights [..., N, N] → [...]. Average over heads for a layer."""
+    """Eq. 8: D_loc = (1/N) Σ_ij A_ij ‖δ_ij‖ in patches: weights [..., N, N] → [...]; a layer has its heads' mean."""
     distance = grid_distances(grid_size, device=weights.device, dtype=weights.dtype)
     return (weights * distance).sum(dim=(-2, -1)) / distance.shape[0]

@@ -34,11 +34,10 @@ def windows_inside(grid_size: tuple[int, int], kernel_size: int, stride: int = 1
 
 def relative_logits(query: Tensor, row_embedding: Tensor, col_embedding: Tensor) -> Tensor:
     """q_ijᵀ r_{a−i,b−j} for every offset of the window: [B,I,J,n,d] and two [g,k,d/2] → [B,I,J,n,k,k]."""
-    half = query.shape[-1] // 2
-    num_heads = query.shape[-2]
-    by_row = torch.einsum("bijnd,nrd->bijnr", query[..., :half], row_embedding.expand(num_heads, -1, -1))
-    by_col = torch.einsum("bijnd,ncd->bijnc", query[..., half:], col_embedding.expand(num_heads, -1, -1))
-    return by_row[..., :, None] + by_col[..., None, :]
+    num_heads, kernel_size = query.shape[-2], row_embedding.shape[1]
+    by_row = row_embedding[:, :, None].expand(num_heads, -1, kernel_size, -1)
+    by_col = col_embedding[:, None, :].expand(num_heads, kernel_size, -1, -1)
+    return torch.einsum("bijnd,nrcd->bijnrc", query, torch.cat((by_row, by_col), dim=-1))
 
 
 def local_attention_weights(

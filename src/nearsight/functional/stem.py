@@ -30,13 +30,11 @@ def value_mixture(row_embedding: Tensor, col_embedding: Tensor, mixture_embeddin
 
 
 def spatially_aware_values(x: Tensor, value_weights: Tensor, mixture: Tensor) -> Tensor:
-    """x [B,H,W,in], W_V [M,out,in], p [k,k,M] → v [B,H,W,out].
-
-    The mixture is of weights, not of projected pixels: one k×k table of matrices serves every block.
-    """
+    """x [B,H,W,in], W_V [M,out,in], p [k,k,M] → v [B,H,W,out]: M projections of each pixel, mixed by its place."""
     block = mixture.shape[0]
-    weight = torch.einsum("abm,moi->aboi", mixture, value_weights).flatten(0, 1)
-    return from_blocks(torch.einsum("brcpi,poi->brcpo", to_blocks(x, block), weight), block)
+    projected = torch.einsum("bhwi,moi->bhwmo", x, value_weights)
+    tiled = mixture.repeat(x.shape[1] // block, x.shape[2] // block, 1)
+    return torch.einsum("hwm,bhwmo->bhwo", tiled, projected)
 
 
 def block_attention_weights(query: Tensor, key: Tensor, block: int) -> Tensor:

@@ -3,6 +3,7 @@
 from .dispatch import Verdict
 from .gated import explain_gated_positional_attention, gated_positional_attention
 from .local import explain_local_attention, local_attention
+from .stem import spatially_aware_values
 
 __all__ = [
     "Verdict",
@@ -10,4 +11,5 @@ __all__ = [
     "explain_local_attention",
     "gated_positional_attention",
     "local_attention",
+    "spatially_aware_values",
 ]

@@ -1,7 +1,13 @@
 """Parameters and arithmetic of a model, counted on the meta device: no memory, no time, nothing missed.
 
-On a CPU torch's counter overlooks fused attention; on the meta device it sees every product.
-A FLOP here is one multiplication or one addition; a multiply-add is two. ConViT's Table 1 counts multiply-adds.
+A FLOP is one multiplication or one addition; a multiply-add is two. On a CPU torch's counter overlooks fused attention;
+on the meta device it sees every product, with the equations **as the papers write them**: kernels that regroup them do
+less. Two papers, two ways of counting, found by fitting every row they print:
+
+- SASA's tables count both halves of a multiply-add, and qᵀr in full, k²d multiply-adds a pixel (`count_cost`). Its
+  rebuttal's 3d² + k²d + kd counts qᵀr once for each row and column offset (`local_attention_multiply_adds`).
+- ConViT's Table 1 counts what modules do (linear, convolution, norm, activation; a multiply-add is one) and so leaves out
+  QKᵀ and AV, which no module holds (`module_multiply_adds`).
 """
 
 import copy
@@ -11,8 +17,11 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from ..nn.positional import GatedPositionalSelfAttention, PositionalSelfAttention
 from .registry import create_model
+from .resnet import ResNet
 from .size import as_pair
+from .vit import VisionTransformer
 
 
 class Cost(NamedTuple):
@@ -28,18 +37,71 @@ def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def _meta_forward(model: nn.Module, img_size: int | tuple[int, int], in_chans: int) -> None:
+    with torch.no_grad():
+        model(torch.empty(1, in_chans, *as_pair(img_size), device="meta"))
+
+
 def count_cost(model: nn.Module, img_size: int | tuple[int, int], in_chans: int = 3) -> Cost:
     """Cost of one forward pass of one image of the given size."""
     on_meta = copy.deepcopy(model).to("meta").eval()
-    images = torch.empty(1, in_chans, *as_pair(img_size), device="meta")
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        on_meta(images)
+    with FlopCounterMode(display=False) as counter:
+        _meta_forward(on_meta, img_size, in_chans)
     return Cost(count_parameters(model), counter.get_total_flops())
 
 
+def own_size(model: nn.Module) -> tuple[int, int]:
+    """The input size a model was built for; a ResNet takes any, and its papers take 224."""
+    return model.img_size if isinstance(model, VisionTransformer) else (224, 224)
+
+
 def cost_by_name(name: str, img_size: int | tuple[int, int] | None = None, **arguments) -> Cost:
-    """Cost of a registered model, at its own input size (224 for ResNets) unless another is given."""
+    """Cost of a registered model, at its own input size unless another is given."""
     with torch.device("meta"):
         model = create_model(name, **arguments)
-    own_size = getattr(model, "img_size", 224)
-    return count_cost(model, own_size if img_size is None else img_size, model.in_chans)
+    assert isinstance(model, VisionTransformer | ResNet)
+    return count_cost(model, own_size(model) if img_size is None else img_size, model.in_chans)
+
+
+def module_multiply_adds(model: nn.Module, img_size: int | tuple[int, int]) -> int:
+    """Multiply-adds of a ViT's modules, one for each product with its sum, bias, scale or activation, as in Table 1.
+
+    The released positional projection is a linear module on every pair of patches; it is counted as such.
+    """
+    total = 0
+
+    def count(module: nn.Module, inputs: tuple, output: torch.Tensor) -> None:
+        nonlocal total
+        if isinstance(module, nn.Linear):
+            total += output.numel() * (module.in_features + (module.bias is not None))
+        elif isinstance(module, nn.Conv2d):
+            total += output.numel() * (module.weight[0].numel() + (module.bias is not None))
+        elif isinstance(module, nn.LayerNorm):
+            total += 2 * output.numel()
+        elif isinstance(module, nn.GELU):
+            total += output.numel()
+        elif isinstance(module, GatedPositionalSelfAttention | PositionalSelfAttention):
+            tokens = inputs[0].shape[1]
+            total += tokens * tokens * module.num_heads * (3 + 1)
+
+    on_meta = copy.deepcopy(model).to("meta").eval()
+    handles = [module.register_forward_hook(count) for module in on_meta.modules()]
+    _meta_forward(on_meta, img_size, 3)
+    for handle in handles:
+        handle.remove()
+    return total
+
+
+def convolution_multiply_adds(kernel_size: int, width: int) -> int:
+    """A k×k convolution from d to d channels, per pixel: k²d²; its parameters are as many."""
+    return kernel_size**2 * width**2
+
+
+def local_attention_multiply_adds(kernel_size: int, width: int, *, factored: bool = True) -> int:
+    """Local attention of d channels, per pixel: 3d² + 2k²d + kd (q, k, v; qᵀk and the weighted sum; qᵀr).
+
+    `factored=False` counts qᵀr for each of the k² offsets, as SASA's tables do; the rebuttal and our kernels need
+    it only once for each row and each column of the window.
+    """
+    relative = kernel_size * width if factored else kernel_size**2 * width
+    return 3 * width**2 + 2 * kernel_size**2 * width + relative

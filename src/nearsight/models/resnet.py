@@ -199,10 +199,11 @@ class ResNet(nn.Module):
         return x
 
     def forward_attention(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Features as above and the weights [B, rows, cols, heads, k, k] of every local attention, first layer first."""
+        """Features as above, and the weights [B, rows, cols, heads, k, k] of every local attention in order."""
         x, maps = self._stem(images), []
         for stage in self.stages:
             for block in stage:
+                assert isinstance(block, Bottleneck)
                 if isinstance(block.mixer, LocalSelfAttention2d):
                     x, weights = block.forward_with_weights(x)
                     maps.append(weights)

@@ -14,6 +14,7 @@ def grid_of(img_size: tuple[int, int], stride: int) -> Grid:
     if height < stride or width < stride or height % stride or width % stride:
         near = tuple(max(round(side / stride), 1) * stride for side in img_size)
         raise ValueError(
-            f"image size {height}x{width} is not divisible by the patch of {stride}; resize to {near[0]}x{near[1]}, for example"
+            f"image size {height}x{width} is not divisible by the patch of {stride}; "
+            f"resize to {near[0]}x{near[1]}, for example"
         )
     return height // stride, width // stride

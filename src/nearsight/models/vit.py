@@ -59,8 +59,8 @@ class Block(nn.Module):
 class VisionTransformer(nn.Module):
     """DeiT, ConViT, and what lies between.
 
-    Ablations of the ConViT paper as arguments: `num_gated_blocks` and `locality_strength` (Fig. 8), `positional_layer="psa"`
-    (Fig. 9), `conv_init`, `gate`, `train_gate`, `train_attention` (Table 3).
+    Ablations of the ConViT paper as arguments: `num_gated_blocks` and `locality_strength` (Fig. 8),
+    `positional_layer="psa"` (Fig. 9), `conv_init`, `gate`, `train_gate`, `train_attention` (Table 3).
     """
 
     def __init__(
@@ -157,10 +157,10 @@ class VisionTransformer(nn.Module):
         for embedding in (self.cls_token, self.dist_token, self.pos_embed):
             if embedding is not None:
                 trunc_normal_(embedding, std=0.02)
-        for block in self.blocks:
-            for linear in (block.mlp.fc1, block.mlp.fc2):
-                trunc_normal_(linear.weight, std=0.02)
-                nn.init.zeros_(linear.bias)
+        for name, module in self.blocks.named_modules():
+            if name.endswith((".fc1", ".fc2")) and isinstance(module, nn.Linear):
+                trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
 
     def _new_head(self, num_classes: int) -> nn.Module:
         if num_classes <= 0:
@@ -238,6 +238,7 @@ class VisionTransformer(nn.Module):
         x, grid_size = self._embed(images)
         maps = []
         for index, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
             x, weights = block.forward_with_weights(self._before_block(index, x), grid_size)
             maps.append(weights)
         return self.norm(x), maps
@@ -269,10 +270,7 @@ class VisionTransformer(nn.Module):
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Features → logits; a distilled model averages its two heads, as DeiT does at evaluation."""
-        if self.pool == "mean":
-            pooled = features[:, self.num_prefix_tokens :].mean(dim=1)
-        else:
-            pooled = features[:, 0]
+        pooled = features[:, self.num_prefix_tokens :].mean(dim=1) if self.pool == "mean" else features[:, 0]
         if pre_logits:
             return pooled
         if self.distilled:

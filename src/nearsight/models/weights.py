@@ -1,7 +1,8 @@
 """Weights of other implementations, in and out, through one key map.
 
-timm's ConViT has the names of the released one (180 tensors). Ours differ from it in the positional part of a GPSA layer,
-from timm's ViT and DeiT in nothing, and from timm's and torchvision's ResNet in the slot of the 3×3 and the stem's prefix.
+timm's ConViT has the names of the released one (180 tensors). Ours differ from it in the positional part of a GPSA
+layer, from timm's ViT and DeiT in nothing, and from timm's and torchvision's ResNet in the slot of the 3×3 and the
+stem's prefix.
 """
 
 import re

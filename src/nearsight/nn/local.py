@@ -23,8 +23,8 @@ class LocalSelfAttention2d(nn.Module):
     There is no 1/√d in the logits and no output projection: in a bottleneck the next 1×1 convolution mixes the heads.
 
     Choices the paper leaves open or ablates:
-    - `positions`: "relative" (row and column embeddings, half of each head's channels each), "absolute" (sinusoids added
-      to the input) or "none"; `content=False` leaves qᵀk out and needs no keys (Tables 5 and 6).
+    - `positions`: "relative" (row and column embeddings, half of each head's channels each), "absolute" (sinusoids
+      added to the input) or "none"; `content=False` leaves qᵀk out and needs no keys (Tables 5 and 6).
     - `share_positions`: one set of embeddings for all heads, as in the authors' earlier work, or one for each.
     - `border`: "mask" keeps pixels outside the image out of the softmax, "zeros" leaves them in as zero vectors.
     - `projections`: "full" d×d, which every parameter count of the paper needs, or "grouped" by head, as its text says.
@@ -64,7 +64,8 @@ class LocalSelfAttention2d(nn.Module):
         if projections == "grouped":
             require_divisible(in_channels, num_heads, "in_channels")
         self.in_channels, self.out_channels, self.num_heads = in_channels, out_channels, num_heads
-        self.kernel_size, self.stride, self.border, self.downsample = kernel_size, stride, border, downsample
+        self.kernel_size, self.stride, self.downsample = kernel_size, stride, downsample
+        self.border: Border = border
         self.positions, self.content, self.projections, self.backend = positions, content, projections, backend
 
         parts = 3 if content else 2  # query, value and, with content, key
@@ -102,18 +103,31 @@ class LocalSelfAttention2d(nn.Module):
         query, value, key = self._project(pixels)
         stride = self.stride if self.downsample == "stride" else 1
         query = query[:, ::stride, ::stride]
-        options = {"kernel_size": self.kernel_size, "stride": stride, "border": self.border}
-        if need_weights:
-            grid_size = (value.shape[1], value.shape[2])
-            weights = equations.local_attention_weights(
-                query, key, self.row_embedding, self.col_embedding, grid_size=grid_size, **options
+        if not need_weights:
+            out = kernels.local_attention(
+                query,
+                key,
+                value,
+                self.row_embedding,
+                self.col_embedding,
+                kernel_size=self.kernel_size,
+                stride=stride,
+                border=self.border,
+                backend=self.backend,
             )
-            out = torch.einsum("bijnrc,bijndrc->bijnd", weights, equations.windows(value, self.kernel_size, stride))
-            return self._finish(out), weights
-        out = kernels.local_attention(
-            query, key, value, self.row_embedding, self.col_embedding, backend=self.backend, **options
+            return self._finish(out)
+        weights = equations.local_attention_weights(
+            query,
+            key,
+            self.row_embedding,
+            self.col_embedding,
+            kernel_size=self.kernel_size,
+            grid_size=(value.shape[1], value.shape[2]),
+            stride=stride,
+            border=self.border,
         )
-        return self._finish(out)
+        out = torch.einsum("bijnrc,bijndrc->bijnd", weights, equations.windows(value, self.kernel_size, stride))
+        return self._finish(out), weights
 
     def _project(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """[B,H,W,in] → query, value and key [B,H,W,heads,d], views of one product so that x is read once."""
@@ -133,15 +147,15 @@ class LocalSelfAttention2d(nn.Module):
     def _finish(self, out: Tensor) -> Tensor:
         y = out.flatten(3).permute(0, 3, 1, 2)
         if self.stride > 1 and self.downsample == "pool":
-            # ceil_mode: an odd side gives as many outputs as a strided convolution would; edge windows average what they have.
+            # ceil_mode: an odd side gives as many outputs as a strided convolution would, from what the edge has.
             y = F.avg_pool2d(y, self.stride, self.stride, ceil_mode=True)
         return y
 
     def extra_repr(self) -> str:
         return (
             f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}, "
-            f"num_heads={self.num_heads}, positions={self.positions!r}, content={self.content}, border={self.border!r}, "
-            f"projections={self.projections!r}"
+            f"num_heads={self.num_heads}, positions={self.positions!r}, content={self.content}, "
+            f"border={self.border!r}, projections={self.projections!r}"
         )
 
 

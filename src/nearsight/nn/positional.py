@@ -146,7 +146,7 @@ class GatedPositionalSelfAttention(_GridAttention):
     def from_convolution(
         cls, conv: nn.Conv2d, *, locality_strength: float = 50.0, gate: float = 40.0
     ) -> "GatedPositionalSelfAttention":
-        """The layer that computes `conv` (square kernel, stride 1, replicate padding): k² heads, one for each offset."""
+        """The layer that computes `conv` (square, stride 1, replicate padding) with k² heads, one for each offset."""
         if conv.stride != (1, 1) or conv.dilation != (1, 1) or conv.groups != 1:
             raise ValueError("only a convolution of stride 1, dilation 1 and one group becomes attention heads")
         weight = conv.weight.detach()

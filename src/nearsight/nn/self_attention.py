@@ -28,7 +28,7 @@ class SelfAttention(nn.Module):
                 nn.init.zeros_(linear.bias)
 
     def forward(self, x: Tensor, grid_size: Grid | None = None, need_weights: bool = False):
-        """x [B, N, dim] → y, or (y, weights [B, heads, N, N]). `grid_size` is taken so that any attention can stand here."""
+        """x [B, N, dim] → y, or (y, weights [B, heads, N, N]). Every attention takes a grid; this one ignores it."""
         require_tokens(x, self.dim)
         batch, tokens, _ = x.shape
         qkv = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import functional as equations
+from .. import kernels
 from ..geometry import window_padding
 from .checks import require_choice, require_divisible, require_images
 
@@ -16,9 +17,10 @@ Values = Literal["spatial", "convolution", "plain"]
 class AttentionStem2d(nn.Module):
     """Every pixel attends to the pixels of its own block: images [B, in, H, W] → [B, out, H, W], block | H and W.
 
-    `values` (Table 7): "spatial" mixes `num_mixtures` value matrices by where in the block a pixel lies, "convolution" takes
-    values from a block-sized convolution, "plain" from a 1×1. The logits are qᵀk alone. Width and number of mixtures are not
-    stated by the paper; 64 channels and 4 mixtures are the customary reading. Batch norm and pooling belong to the network.
+    `values` (Table 7): "spatial" mixes `num_mixtures` value matrices by where in the block a pixel lies, "convolution"
+    takes values from a block-sized convolution, "plain" from a 1×1. The logits are qᵀk alone. Width and number of
+    mixtures are not stated by the paper; 64 channels and 4 mixtures are the customary reading, and a 4×4 convolution is
+    what Table 7's FLOPS imply. Batch norm and pooling belong to the network.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class AttentionStem2d(nn.Module):
     def _values(self, x: Tensor, pixels: Tensor) -> Tensor:
         if self.values == "spatial":
             mixture = equations.value_mixture(self.row_embedding, self.col_embedding, self.mixture_embedding)
-            return equations.spatially_aware_values(pixels, self.value_weights, mixture)
+            return kernels.spatially_aware_values(pixels, self.value_weights, mixture)
         before, after = window_padding(self.value_weights.shape[-1])
         return F.conv2d(F.pad(x, (before, after, before, after)), self.value_weights).permute(0, 2, 3, 1)
 
