@@ -1,8 +1,8 @@
 """Checkpoints that survive kills, full disks and bit rot.
 
 A checkpoint is a folder ``step-00001234/`` with one safetensors file per group of tensors (model, ema, optim), small
-files such as ``state.json`` and ``metrics.jsonl``, and ``MANIFEST.json`` with the size and sha256 of each. It is written
-under a temporary name, synced, renamed, and only then are older ones removed. A reader takes the newest whose
+files such as ``state.json`` and ``metrics.jsonl``, and ``MANIFEST.json`` with the size and sha256 of each. It is
+written under a temporary name, synced, renamed, and only then are older ones removed. A reader takes the newest whose
 manifest verifies: neither safetensors nor zip notice a flipped bit by themselves.
 """
 

@@ -51,6 +51,14 @@ class World:
         if self.size > 1:
             dist.all_reduce(values)
 
+    def tell(self, value: int) -> int:
+        """The leading process's ``value``, on every process."""
+        if self.size == 1:
+            return value
+        message = torch.tensor([value])
+        dist.broadcast(message, src=0)
+        return int(message.item())
+
     def wait(self) -> None:
         if self.size > 1:
             dist.barrier()

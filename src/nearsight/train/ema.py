@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import torch
 from torch import Tensor, nn
 
@@ -15,18 +13,18 @@ def ema_weight(step: int, decay: float) -> float:
 
 
 class AveragedModel:
-    """A copy of ``model`` whose parameters trail it. Buffers (batch-norm statistics) are copied as they are."""
+    """``average`` trails ``source``, of which it started as a copy. Buffers (batch-norm statistics) are copied."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self.model = copy.deepcopy(model).eval().requires_grad_(False)
-        self._averages = list(self.model.parameters())
-        self._sources = list(model.parameters())
-        self._buffers = list(zip(self.model.buffers(), model.buffers(), strict=True))
+    def __init__(self, source: nn.Module, average: nn.Module) -> None:
+        self.model = average.eval().requires_grad_(False)
+        self._averages: list[Tensor] = list(average.parameters())
+        self._sources: list[Tensor] = list(source.parameters())
+        self._buffers = list(zip(average.buffers(), source.buffers(), strict=True))
 
     @torch.no_grad()
     def update(self, weight: Tensor) -> None:
         """average += weight · (source − average), with ``weight`` a 0-d tensor on the device."""
-        moves = torch._foreach_sub([source.detach() for source in self._sources], self._averages)
+        moves = torch._foreach_sub(self._sources, self._averages)
         torch._foreach_mul_(moves, weight)
         torch._foreach_add_(self._averages, moves)
         for average, source in self._buffers:

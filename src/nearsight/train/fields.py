@@ -1,4 +1,4 @@
-"""The building blocks of a recipe: typed fields that carry one line of help and say whether a resume may change them."""
+"""The building blocks of a recipe: typed fields with one line of help that say whether a resume may change them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import dataclasses
 from typing import Any, Literal
 
 Change = Literal["never", "override", "free"]
-"""What resuming may do with a field: ``never`` (another experiment), ``override`` (when asked), ``free`` (this machine)."""
+"""What resuming may do with a field: nothing (another experiment), change it when asked, or change it freely."""
 
 
 def option(default: Any, help: str, *, change: Change = "override", choices: tuple[str, ...] = ()) -> Any:
     """A dataclass field with one line of help, the rule for resuming, and the values it accepts (any when empty)."""
     metadata = {"help": help, "change": change, "choices": choices}
-    if isinstance(default, dict):
-        return dataclasses.field(default_factory=lambda: dict(default), metadata=metadata)
+    if default is dict:
+        return dataclasses.field(default_factory=dict, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)
 
 

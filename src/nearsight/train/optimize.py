@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +16,8 @@ def decay_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, object]]:
     The positional vectors ``v_pos`` and the ``gate`` follow the recipe whatever their shape: decay acts on the locality
     strength itself there, and over a full ImageNet run would shrink it by orders of magnitude.
     """
-    exempt: Iterable[str] = model.no_weight_decay() if callable(getattr(model, "no_weight_decay", None)) else ()
-    exempt = set(exempt)
+    stated = getattr(model, "no_weight_decay", None)
+    exempt: set[str] = set(stated()) if callable(stated) else set()
     decayed: list[Tensor] = []
     spared: list[Tensor] = []
     for name, parameter in model.named_parameters():
@@ -48,7 +47,7 @@ def build_optimizer(model: nn.Module, recipe: Recipe, lr: Tensor) -> torch.optim
     return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True, capturable=lr.device.type == "cuda")
 
 
-def learning_rate(step: int, total_steps: int, steps_per_epoch: int, recipe: Recipe) -> float:
+def learning_rate(step: int, total_steps: int, recipe: Recipe) -> float:
     """The rate of update ``step`` (from 0): a line from warmup_lr to the peak, then a cosine to min_lr."""
     warmup = recipe.warmup_epochs / recipe.epochs * total_steps
     if step < warmup:
@@ -59,7 +58,7 @@ def learning_rate(step: int, total_steps: int, steps_per_epoch: int, recipe: Rec
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimiser's state as ``parameter name/key`` → tensor; its settings come from the recipe."""
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     return {
         f"{names[parameter]}/{key}": value
         for parameter, state in optimizer.state.items()

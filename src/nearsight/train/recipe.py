@@ -31,8 +31,8 @@ class ModelFields:
     """What learns."""
 
     model: str = option("convit_tiny", "name of the model (see: nearsight list)", change="never")
-    model_options: dict[str, Any] = option(
-        {}, "further arguments of the model, such as locality_strength", change="never"
+    model_options: dict[str, Any] = option(  # noqa: RUF009 - the helper makes a field with a factory
+        dict, "further arguments of the model, such as locality_strength", change="never"
     )
     image_size: int = option(224, "side of the training images in pixels", change="never")
     patch_size: int = option(0, "side of a patch in pixels (0: the model's own)", change="never")
@@ -155,7 +155,7 @@ class MachineFields:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(DataFields, ModelFields, AugmentFields, OptimFields, DistillFields, RunFields, MachineFields):
+class Recipe(MachineFields, RunFields, DistillFields, OptimFields, AugmentFields, ModelFields, DataFields):
     """One run, completely. Its defaults are DeiT's recipe for ImageNet as ConViT used it."""
 
     def __post_init__(self) -> None:

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from nearsight.train.distributed import World
-from nearsight.train.ema import AveragedModel
+from nearsight.train.sharding import whole
 from nearsight.train.task import Batch, Inputs, Task
+from nearsight.train.workbench import Workbench
 
 _WARM_UP_STEPS = 3  # real steps run before a capture: they compile, choose kernels and make the optimiser's state
 _LARGEST_SCALE, _GROWTH_INTERVAL = 2.0**16, 2000
@@ -54,18 +55,15 @@ class TrainStep:
     def __init__(
         self,
         task: Task,
-        module: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        lr: Tensor,
-        averaged: AveragedModel | None,
+        bench: Workbench,
         settings: StepSettings,
         world: World,
     ) -> None:
         self.settings, self.world, self.task = settings, world, task
-        self.module, self.optimizer, self.averaged = module, optimizer, averaged
-        self.parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self.module, self.optimizer, self.averaged = bench.module, bench.optimizer, bench.averaged
+        self.parameters = [p for group in bench.optimizer.param_groups for p in group["params"]]
         device = settings.device
-        self.lr = lr
+        self.lr = bench.lr
         self.ema_weight = torch.zeros((), device=device)
         self.step_number = torch.zeros((), dtype=torch.int64, device=device)
         self.ring = torch.zeros(3, settings.window, device=device)
@@ -76,7 +74,7 @@ class TrainStep:
         self.pending = 0
         self.steps_run = 0
         self._prepare: Any = torch.compile(task.prepare, dynamic=False) if settings.compile else task.prepare
-        self._forward: Any = torch.compile(module, dynamic=False) if settings.compile else module
+        self._forward: Any = torch.compile(bench.module, dynamic=False) if settings.compile else bench.module
         self._graph: torch.cuda.CUDAGraph | None = None
         self._buffers: list[dict[str, Tensor]] = []
 
@@ -140,7 +138,7 @@ class TrainStep:
             loss += self._forward_backward(inputs, index, last=index == len(micro_batches) - 1)
         self._unscale()
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        norm = get_total_norm(gradients)
+        norm = whole(get_total_norm(gradients))
         bad = 1.0 - (torch.isfinite(norm) & torch.isfinite(loss)).float()
         if self.world.size > 1:
             self.world.largest(bad)

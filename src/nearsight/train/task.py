@@ -58,12 +58,21 @@ class Task(Protocol):
         """Name of the evaluated value, larger is better, that decides which checkpoint is best."""
         ...
 
+    @property
+    def stays_on_device(self) -> bool:
+        """Whether the feed's inputs are made on the device, so that a whole step can be captured and replayed."""
+        ...
+
     def describe(self) -> list[str]:
         """Lines for the user before training starts: what was found, what will be trained."""
         ...
 
     def fingerprint(self) -> dict[str, Any]:
         """JSON-ready identity of the data; resuming with another one is refused."""
+        ...
+
+    def files(self) -> dict[str, str]:
+        """Text files that record the data in the run's folder: class names, chosen images."""
         ...
 
     def build_model(self) -> nn.Module:
@@ -77,7 +86,7 @@ class Task(Protocol):
     def feed(self, start_step: int, place: Place) -> Iterator[list[Inputs]]:
         """Endless: for each step from ``start_step`` on, the inputs of this process's micro-batches.
 
-        A pure function of the recipe and the step: any start, rank, worker count and micro-batch gives the same samples.
+        A pure function of recipe and step: any start, rank, worker count and micro-batch gives the same samples.
         """
         ...
 

@@ -1,0 +1,335 @@
+"""The training loop: any task, any number of processes, killed at any instant and resumed to the same result.
+
+The order of samples, their augmentation and the randomness of each step are pure functions of seed, epoch, index, step
+and rank. The state of a run is therefore small: weights, optimiser, average, step, and what has not been logged yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import warnings
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import torch
+
+from nearsight.data.counter import hash32
+from nearsight.train.checkpoint import Checkpoint, require_free_space
+from nearsight.train.clock import Clock
+from nearsight.train.distributed import World
+from nearsight.train.ema import ema_weight
+from nearsight.train.exits import DataLoadingError, DiskError, NonFiniteError, OutOfMemoryError, PreemptedError
+from nearsight.train.listeners import Listeners
+from nearsight.train.machine import cut_batch, pick_precision, smaller_micro_batch
+from nearsight.train.metrics import MetricsLog
+from nearsight.train.optimize import learning_rate
+from nearsight.train.recipe import Recipe
+from nearsight.train.runfolder import RunFolder
+from nearsight.train.signals import StopRequest
+from nearsight.train.snapshot import expected_bytes, put_tensors, take_tensors
+from nearsight.train.step import StepReading, StepSettings, TrainStep
+from nearsight.train.task import Inputs, Place, Task
+from nearsight.train.workbench import Workbench
+
+_STEP_SEED = 2  # what the seed is drawn for, besides the workbench's initialisation
+
+
+@dataclasses.dataclass
+class Progress:
+    """Where a run stands; the part of its state that is JSON."""
+
+    step: int = 0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    pending: list[list[float]] = dataclasses.field(default_factory=list)
+    best: dict[str, Any] | None = None
+    seconds: float = 0.0
+
+
+class Trainer:
+    """One process's part in one run. ``run`` trains to the end or raises a ``RunEnded``."""
+
+    def __init__(
+        self,
+        task: Task,
+        recipe: Recipe,
+        folder: RunFolder,
+        *,
+        world: World,
+        device: torch.device,
+        stop: StopRequest,
+    ) -> None:
+        self.task, self.recipe, self.folder, self.world = task, recipe, folder, world
+        self.device, self.stop, self.listeners = device, stop, Listeners()
+        self.store = folder.checkpoints(recipe.keep)
+        self.log = MetricsLog(folder.metrics_path)
+        self.total_steps = max(1, round(recipe.total_epochs * task.steps_per_epoch))
+        self.eval_interval = max(1, round(recipe.eval_every * task.steps_per_epoch))
+        self.micro_batch, self.accumulation = cut_batch(recipe, world, task.batch_multiple)
+        self.progress = Progress()
+        self.unsaved: DiskError | None = None
+
+        self.bench = Workbench(task, recipe, world, device)
+        self.train_step = self._new_step()
+        self.clock = Clock()
+
+    @property
+    def place(self) -> Place:
+        return Place(self.device, self.world.rank, self.world.size, self.micro_batch)
+
+    def run(self) -> None:
+        """Train from where the folder's newest good checkpoint stands to the last step."""
+        self._resume()
+        self.bench.module.train()
+        while self.progress.step < self.total_steps:
+            try:
+                self._train_from(self.progress.step)
+            except torch.OutOfMemoryError as error:
+                self._shrink(error)
+        self._save_at_last()
+        self.log.close()
+
+    def _train_from(self, step: int) -> None:
+        with contextlib.closing(self._feed(step)) as feed:
+            for inputs in feed:
+                self._advance(inputs)
+                evaluated = self._evaluate_when_due()
+                stop, save = self.world.agree(bool(self.stop), self._save_due())
+                if evaluated or save or stop:
+                    self._save()
+                if stop:
+                    if self.unsaved is not None:
+                        raise self.unsaved
+                    raise PreemptedError(f"stopped by a signal after step {self.progress.step}")
+                if self.progress.step == self.total_steps:
+                    return
+
+    def _feed(self, step: int) -> Generator[Sequence[Inputs], None, None]:
+        """The task's batches, with the time spent waiting for them and a plain word when a loading process dies."""
+        feed = self.task.feed(step, self.place)
+        while True:
+            try:
+                with self.clock.waiting():
+                    inputs = next(feed)
+            except RuntimeError as error:
+                if "DataLoader worker" not in str(error):
+                    raise
+                raise DataLoadingError(
+                    f"a data-loading process died ({str(error).splitlines()[0]}); it may have run out of memory or of "
+                    "space in /dev/shm: try fewer --workers, then resume"
+                ) from error
+            except ValueError as error:
+                raise DataLoadingError(str(error)) from error
+            yield inputs
+
+    def _advance(self, inputs: Sequence[Inputs]) -> None:
+        step = self.progress.step
+        rate = learning_rate(step, self.total_steps, self.recipe)
+        seed = hash32(self.recipe.seed, _STEP_SEED, step, self.world.rank)
+        self.train_step(step, inputs, rate, ema_weight(step, self.recipe.ema), seed)
+        self.progress.step += 1
+        window_ends = self.progress.step % self.recipe.log_every == 0 or self.progress.step == self.total_steps
+        # On a CPU reading is free, so that trouble is seen at once; a GPU is read when there is something to say.
+        if self.device.type == "cpu" or window_ends:
+            self._take_readings()
+        if window_ends:
+            self._log_training(rate)
+
+    def _take_readings(self) -> None:
+        readings = self.train_step.read()
+        first = self.progress.step - len(readings)
+        for offset, reading in enumerate(readings):
+            self.progress.pending.append([reading.loss, reading.grad_norm])
+            self._judge(first + offset, reading)
+
+    def _judge(self, step: int, reading: StepReading) -> None:
+        """Count a skipped step, say so, and end the run when they keep coming."""
+        progress = self.progress
+        if not reading.skipped:
+            progress.skipped_in_a_row = 0
+            return
+        progress.skipped += 1
+        progress.skipped_in_a_row += 1
+        samples = self.task.sample_names(step)
+        self.note(f"step {step} skipped: loss {reading.loss}, gradient norm {reading.grad_norm}")
+        if self.world.leads:
+            record = {"step": step, "loss": str(reading.loss), "grad_norm": str(reading.grad_norm), "samples": samples}
+            self.folder.write_json(f"skipped-step-{step:08d}.json", record)
+        if progress.skipped_in_a_row >= self.recipe.nonfinite_limit:
+            raise NonFiniteError(
+                f"{progress.skipped_in_a_row} steps in a row were not finite, the last at step {step} (samples in "
+                f"skipped-step-{step:08d}.json). The weights were not touched by them. Try a lower --lr, --clip-grad 1 "
+                "or --precision fp32"
+            )
+
+    def _log_training(self, rate: float) -> None:
+        losses, norms = zip(*self.progress.pending, strict=True)
+        count = len(losses)
+        self.progress.pending = []
+        seconds, waiting = self.clock.lap()
+        step = self.progress.step
+        record = {
+            "kind": "train",
+            "step": step,
+            "epoch": round(step / self.task.steps_per_epoch, 4),
+            "loss": sum(losses) / count,
+            "grad_norm": sum(norms) / count,
+            "lr": rate,
+            "skipped": self.progress.skipped,
+            "images_per_second": round(count * self.recipe.batch / seconds, 1),
+            "data_wait": round(waiting, 4),
+        }
+        if self.device.type == "cuda":
+            record["memory"] = torch.cuda.max_memory_allocated(self.device)
+        self._record(record)
+
+    def _evaluate_when_due(self) -> bool:
+        step = self.progress.step
+        if step % self.eval_interval and step != self.total_steps:
+            return False
+        self._take_readings()
+        with self.clock.elsewhere():
+            values = self.evaluate("val")
+            observed = dict(self.task.observe(self.bench.model, self.place))
+            self.bench.module.train()
+        self._record(
+            {"kind": "eval", "step": step, "epoch": round(step / self.task.steps_per_epoch, 4), **values, **observed}
+        )
+        self._select(values)
+        return True
+
+    def evaluate(self, split: str) -> dict[str, float]:
+        """Values of the weights, and of the averaged ones under names that start with ``ema_``."""
+        values = {f"{split}_{name}": value for name, value in self.task.evaluate(self.bench.model, split, self.place)}
+        if self.bench.averaged is not None:
+            pairs = self.task.evaluate(self.bench.averaged.model, split, self.place)
+            values.update({f"ema_{split}_{name}": value for name, value in pairs})
+        return values
+
+    def _select(self, values: dict[str, float]) -> None:
+        for weights, prefix in (("model", ""), ("ema", "ema_")):
+            value = values.get(f"{prefix}val_{self.task.selection}")
+            if value is not None and value > (self.progress.best or {"value": float("-inf")})["value"]:
+                self.progress.best = {"step": self.progress.step, "value": value, "weights": weights}
+
+    def _save_due(self) -> bool:
+        every = self.recipe.save_every
+        if every and self.progress.step % every == 0:
+            return True
+        return self.clock.seconds - self.progress.seconds > 60 * self.recipe.save_minutes
+
+    def _save(self) -> None:
+        """Write a checkpoint; a full disk is reported and training goes on with the last good one in place."""
+        self._take_readings()
+        self.progress.seconds = self.clock.seconds
+        with self.clock.elsewhere():
+            tensors = take_tensors(self.bench)
+            if not self.world.leads:
+                return
+            state = {**dataclasses.asdict(self.progress), "world_size": self.world.size}
+            state["pending"] = [[str(value) for value in pair] for pair in self.progress.pending]
+            state["scale"] = [self.train_step.scale.item(), self.train_step.growth.item()]
+            try:
+                self.store.save(self.progress.step, tensors, state, {"metrics.jsonl": self.log.content()})
+                best = self.progress.best
+                if best is not None and best["step"] == self.progress.step:
+                    self.store.point("best", best["step"])
+                self.unsaved = None
+            except DiskError as error:
+                self.unsaved = error
+                self.note(f"warning: {error}. Training goes on; the last good checkpoint is kept")
+
+    def _save_at_last(self) -> None:
+        """The end of a run must be on the disk: try again, then give up with the disk's own message."""
+        if self.unsaved is not None:
+            self._save()
+        if self.unsaved is not None:
+            raise self.unsaved
+
+    def _resume(self) -> None:
+        checkpoint = self._newest_checkpoint()
+        if checkpoint is None:
+            needed = expected_bytes(self.bench)
+            if self.world.leads:
+                require_free_space(self.folder.path, needed)
+                self.log.restore(b"")
+            return
+        put_tensors(checkpoint, self.bench)
+        state = checkpoint.state
+        known = {field.name for field in dataclasses.fields(Progress)}
+        self.progress = Progress(**{name: value for name, value in state.items() if name in known})
+        self.progress.pending = [[float(value) for value in pair] for pair in self.progress.pending]
+        scale, growth = state["scale"]
+        self.train_step.scale.fill_(scale)
+        self.train_step.growth.fill_(growth)
+        self.clock = Clock(self.progress.seconds)
+        if self.world.leads:
+            self.log.restore(checkpoint.files["metrics.jsonl"])
+            self.store.set_aside_after(checkpoint.step)
+            if self.progress.best is not None:
+                self.store.point("best", self.progress.best["step"])
+        self.note(f"resumed after step {checkpoint.step} of {self.total_steps}")
+
+    def _newest_checkpoint(self) -> Checkpoint | None:
+        """The lead chooses (and cleans up after killed writers), the others read what it chose."""
+        chosen: Checkpoint | None = None
+        if self.world.leads:
+            self.store.remove_leftovers()
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                chosen = self.store.load_newest()
+            for warning in caught:
+                self.note(f"warning: {warning.message}")
+        step = self.world.tell(chosen.step if chosen else -1)
+        if self.world.leads or step < 0:
+            return chosen
+        return self.store.load(step)
+
+    def _shrink(self, error: BaseException) -> None:
+        """Out of memory: a smaller micro-batch, or an explanation. The failed step has changed nothing."""
+        self.bench.optimizer.zero_grad(set_to_none=True)
+        detail = str(error).splitlines()[0] if str(error) else "no details"
+        smaller = smaller_micro_batch(self.micro_batch, self.task.batch_multiple)
+        early = self.train_step.steps_run < 4 and self.world.size == 1
+        advice = "a smaller model or image, --precision bf16"
+        if smaller is None:
+            raise OutOfMemoryError(f"out of memory even at a micro-batch of {self.micro_batch}: {detail}. Try {advice}")
+        if not (self.recipe.batch_auto and early):
+            raise OutOfMemoryError(
+                f"out of memory at a micro-batch of {self.micro_batch}: {detail}. Try --micro-batch {smaller} (the "
+                f"batch stays {self.recipe.batch}), --batch auto, or {advice}"
+            ) from error
+        self.note(f"out of memory at a micro-batch of {self.micro_batch}: going on with {smaller}, same global batch")
+        self.accumulation *= self.micro_batch // smaller
+        self.micro_batch = smaller
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        state = self.train_step
+        self.train_step = self._new_step()
+        self.train_step.scale.copy_(state.scale)
+        self.train_step.growth.copy_(state.growth)
+
+    def _new_step(self) -> TrainStep:
+        recipe, cuda = self.recipe, self.device.type == "cuda"
+        capturable = cuda and self.world.size == 1 and self.task.stays_on_device
+        settings = StepSettings(
+            device=self.device,
+            precision=pick_precision(recipe.precision, self.device),
+            clip_grad=recipe.clip_grad,
+            micro_batch=self.micro_batch,
+            accumulation=self.accumulation,
+            window=recipe.log_every,
+            compile=recipe.compile == "on" or (recipe.compile == "auto" and cuda),
+            capture=recipe.graphs == "on" or (recipe.graphs == "auto" and capturable),
+        )
+        return TrainStep(self.task, self.bench, settings, self.world)
+
+    def _record(self, record: dict[str, Any]) -> None:
+        if self.world.leads:
+            self.log.append(record)
+            self.listeners.record(record)
+
+    def note(self, text: str) -> None:
+        if self.world.leads:
+            self.listeners.note(text)

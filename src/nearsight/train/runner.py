@@ -1,0 +1,105 @@
+"""From a recipe and a folder to a finished run: the function behind ``nearsight train`` and ``nearsight resume``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from nearsight.train import sharding
+from nearsight.train.distributed import World, joined_world
+from nearsight.train.engine import Trainer
+from nearsight.train.listeners import Listener, Listeners
+from nearsight.train.machine import pick_device, prepare_torch
+from nearsight.train.opening import open_run
+from nearsight.train.recipe import Recipe
+from nearsight.train.runfolder import DONE, RunFolder
+from nearsight.train.signals import listening
+from nearsight.train.task import Task
+from nearsight.train.weights import load_weights, selected_weights
+
+Audience = Callable[[Trainer], Sequence[Listener]]
+
+
+def make_task(recipe: Recipe) -> Task:
+    """The task a recipe names."""
+    from nearsight.train.classification import ClassificationTask
+
+    return ClassificationTask(recipe)
+
+
+def train(
+    recipe: Recipe,
+    folder: RunFolder,
+    *,
+    task: Task | None = None,
+    audience: Audience | None = None,
+    override: bool = False,
+) -> dict[str, Any]:
+    """Train ``recipe`` in ``folder``, or go on with the run that is there. Returns the summary in ``done.json``.
+
+    Raises a ``RunEnded`` (whose ``code`` is the exit code) when the run stops early, ``ValueError`` for bad input.
+    """
+    with contextlib.ExitStack() as cleanup:
+        world = cleanup.enter_context(joined_world(pick_device(recipe.device).type))
+        device = pick_device(recipe.device, world.local_rank)
+        prepare_torch(recipe, device)
+        stop = cleanup.enter_context(listening())
+        if world.leads:
+            cleanup.enter_context(folder.owned())
+        task = make_task(recipe) if task is None else task
+        if world.leads:
+            open_run(folder, recipe, task, device, override=override)
+        world.wait()
+        trainer = Trainer(task, recipe, folder, world=world, device=device, stop=stop)
+        if world.leads and audience is not None:
+            trainer.listeners = Listeners(audience(trainer))
+            cleanup.callback(trainer.listeners.close)
+        for line in task.describe():
+            trainer.note(line)
+        trainer.run()
+        return _finish(trainer, world)
+
+
+def _finish(trainer: Trainer, world: World) -> dict[str, Any]:
+    """Measure the weights that validation selected, once on the test split, and write down how the run ended."""
+    folder, task, bench = trainer.folder, trainer.task, trainer.bench
+    done = folder.read_json(DONE)
+    if done is not None and done.get("steps") == trainer.total_steps:
+        trainer.note("this run is finished; its summary is in done.json")
+        return done
+    world.wait()
+    weights = selected_weights(folder)
+    if sharding.is_sharded(bench.model):
+        sharding.scatter_model(bench.model, weights)
+    else:
+        load_weights(bench.model, weights, str(folder.path))
+    summary: dict[str, Any] = {
+        "steps": trainer.total_steps,
+        "parameters": sum(parameter.numel() for parameter in bench.model.parameters()),
+        "selected": trainer.progress.best,
+        "skipped_steps": trainer.progress.skipped,
+        "seconds": round(trainer.clock.seconds, 1),
+        "world_size": world.size,
+        "problems": task.problems(),
+    }
+    if task.has_split("test"):
+        summary["test"] = dict(task.evaluate(bench.model, "test", trainer.place))
+    if world.leads:
+        folder.write_json(DONE, summary)
+        if trainer.recipe.report:
+            _write_report(trainer, summary)
+    return summary
+
+
+def _write_report(trainer: Trainer, summary: dict[str, Any]) -> None:
+    """The run is over and safe: trouble with a picture is worth a sentence, not an error."""
+    from nearsight.train.report import write_report
+
+    try:
+        pages = trainer.task.report_pages(trainer.bench.model, trainer.folder.metrics(), trainer.place)
+        path = write_report(trainer.folder, trainer.recipe, summary, pages)
+    except Exception as error:
+        trainer.note(f"warning: the report could not be written: {error}")
+    else:
+        trainer.note(f"report: {path}")
