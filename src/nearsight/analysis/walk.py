@@ -1,0 +1,184 @@
+"""Walk through a model's attention layers, one view at a time, while its own forward pass moves the activations on.
+
+No hooks and no state: each layer's queries and keys are computed again from the activations that reach it. Known
+models: ours (ViT family and ResNets), timm's plain ViTs, and timm's ConViTs, which are rebuilt as ours with their
+weights.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from timm.models.convit import ConVit
+from timm.models.vision_transformer import Attention as TimmAttention
+from timm.models.vision_transformer import Block as TimmBlock
+from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from torch import Tensor, nn
+
+from ..geometry import Grid
+from ..models import ResNet, VisionTransformer, load_timm_weights
+from ..nn import GatedPositionalSelfAttention, LocalSelfAttention2d, PositionalSelfAttention, SelfAttention
+from ..nn.local import sinusoidal_positions
+from .views import GlobalView, LocalView, View
+
+KNOWN = "nearsight's models, timm's plain VisionTransformer and timm's ConVit"
+
+
+@contextmanager
+def looking(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode and no gradients inside; every module's own mode is put back afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def inspectable(model: nn.Module) -> nn.Module:
+    """The model itself if `walk` knows it; timm's ConViT as ours; a ValueError for any other."""
+    if isinstance(model, ConVit):
+        return from_timm_convit(model)
+    if isinstance(model, (VisionTransformer, ResNet, TimmVisionTransformer)):
+        return model
+    raise ValueError(f"cannot look inside a {type(model).__name__}; known are {KNOWN}")
+
+
+def walk_batches(model: nn.Module, images: Tensor, batch_size: int) -> Iterator[View]:
+    """As `walk`, a few images at a time: all layers for the first few, then all layers for the next."""
+    if images.ndim != 4 or len(images) == 0:
+        raise ValueError(f"images must be a batch [B, C, H, W] of at least one, not {list(images.shape)}")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+    for batch in images.split(batch_size):
+        yield from walk(model, batch)
+
+
+def walk(model: nn.Module, images: Tensor) -> Iterator[View]:
+    """A view of every attention layer on `images` [B, C, H, W], first layer first.
+
+    `model` is one that `inspectable` returned; walk inside `looking(model)`.
+    """
+    if isinstance(model, VisionTransformer):
+        yield from _walk_vit(model, images)
+    elif isinstance(model, ResNet):
+        yield from _walk_resnet(model, images)
+    elif isinstance(model, TimmVisionTransformer):
+        yield from _walk_timm_vit(model, images)
+    else:
+        raise ValueError(f"cannot walk through a {type(model).__name__}; pass it through inspectable() first")
+
+
+def from_timm_convit(model: ConVit) -> VisionTransformer:
+    """timm's ConViT as ours: the same numbers, any input size, and maps that can be asked for."""
+    gated = model.local_up_to_layer
+    first: Any = model.blocks[0]
+    bias = first.attn.v.bias if gated else first.attn.qkv.bias
+    ours = VisionTransformer(
+        img_size=model.patch_embed.img_size,
+        patch_size=model.patch_embed.patch_size[0],
+        in_chans=model.patch_embed.proj.in_channels,
+        num_classes=model.num_classes,
+        width=model.embed_dim,
+        depth=len(model.blocks),
+        num_heads=first.attn.num_heads,
+        qkv_bias=bias is not None,
+        num_gated_blocks=gated,
+        locality_strength=model.locality_strength,
+        pos_embed=model.use_pos_embed,
+    )
+    load_timm_weights(ours, model.state_dict())
+    return ours.to(next(model.parameters()).device).eval()
+
+
+def _walk_vit(model: VisionTransformer, images: Tensor) -> Iterator[View]:
+    x, grid_size = model._embed(images)
+    block: Any
+    for index, block in enumerate(model.blocks):
+        x = model._before_block(index, x)
+        num_prefix_tokens = x.shape[1] - grid_size[0] * grid_size[1]
+        yield global_view(block.attn, block.norm1(x), grid_size, num_prefix_tokens, index)
+        x = block(x, grid_size)
+
+
+def global_view(attention: nn.Module, x: Tensor, grid_size: Grid, num_prefix_tokens: int, index: int) -> GlobalView:
+    """The view of one attention layer on the tokens `x` [B, T, dim] it is given."""
+    batch, tokens, _ = x.shape
+    if isinstance(attention, (SelfAttention, TimmAttention)):
+        qkv = attention.qkv(x).reshape(batch, tokens, 3, attention.num_heads, attention.head_dim).permute(2, 0, 3, 1, 4)
+        query, key, value = qkv.unbind(0)
+        if isinstance(attention, TimmAttention):
+            query, key = attention.q_norm(query), attention.k_norm(key)
+        kind, extra = "plain", {}
+    elif isinstance(attention, (PositionalSelfAttention, GatedPositionalSelfAttention)):
+        query, key, value = attention._query_key_value(x)
+        kind, extra = "psa", {"v_pos": attention.v_pos}
+        if isinstance(attention, GatedPositionalSelfAttention):
+            kind, extra = "gpsa", {"v_pos": attention.v_pos, "gate": attention.gate}
+    else:
+        raise ValueError(f"cannot look inside attention of type {type(attention).__name__}; known are {KNOWN}")
+    return GlobalView(
+        index=index,
+        name=f"block {index + 1}",
+        kind=kind,  # type: ignore[arg-type]
+        grid_size=grid_size,
+        num_prefix_tokens=num_prefix_tokens,
+        query=query,
+        key=key,
+        value=value,
+        scale=query.shape[-1] ** -0.5,
+        **extra,
+    )
+
+
+def _walk_timm_vit(model: TimmVisionTransformer, images: Tensor) -> Iterator[View]:
+    height, width = model.patch_embed.dynamic_feat_size((images.shape[2], images.shape[3]))
+    x = model._pos_embed(model.patch_embed(images))
+    x = model.norm_pre(model.patch_drop(x))
+    for index, block in enumerate(model.blocks):
+        if not isinstance(block, TimmBlock):
+            raise ValueError(
+                f"block {index + 1} of this timm model is a {type(block).__name__}; only timm's plain Block is known"
+            )
+        num_prefix_tokens = x.shape[1] - height * width
+        yield global_view(block.attn, block.norm1(x), (height, width), num_prefix_tokens, index)
+        x = block(x)
+
+
+def _walk_resnet(model: ResNet, images: Tensor) -> Iterator[View]:
+    x, index = model._stem(images), 0
+    for stage_number, stage in enumerate(model.stages, start=1):
+        block: Any
+        for position, block in enumerate(stage, start=1):
+            if isinstance(block.mixer, LocalSelfAttention2d):
+                given = block.relu(block.bn1(block.conv1(x)))
+                yield local_view(block.mixer, given, index, f"stage {stage_number}, block {position}")
+                index += 1
+            x = block(x)
+    if index == 0:
+        raise ValueError("this ResNet has no attention layers to look into; use a sasa_resnet model")
+
+
+def local_view(attention: LocalSelfAttention2d, x: Tensor, index: int, name: str) -> LocalView:
+    """The view of one local attention on the map `x` [B, C, H, W] it is given."""
+    pixels = x.permute(0, 2, 3, 1)
+    if attention.positions == "absolute":
+        pixels = pixels + sinusoidal_positions(pixels.shape[1:], device=x.device, dtype=x.dtype)
+    query, value, key = attention._project(pixels)
+    stride = attention.stride if attention.downsample == "stride" else 1
+    return LocalView(
+        index=index,
+        name=name,
+        grid_size=(value.shape[1], value.shape[2]),
+        kernel_size=attention.kernel_size,
+        stride=stride,
+        border=attention.border,
+        query=query[:, ::stride, ::stride],
+        key=key,
+        value=value,
+        row_embedding=attention.row_embedding,
+        col_embedding=attention.col_embedding,
+    )
