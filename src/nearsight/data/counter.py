@@ -17,7 +17,7 @@ _MULTIPLIERS = (0x2C1B3C6D, 0x297A2D39, 0x5BD1E995)
 _START = 0x9E3779B9
 
 
-def _scramble(value: Any) -> Any:
+def scramble32(value: Any) -> Any:
     """A bijection of 32-bit values in which every input bit reaches every output bit."""
     for multiplier in _MULTIPLIERS:
         value = ((value ^ (value >> 15)) * multiplier) & _MASK
@@ -28,8 +28,8 @@ def hash32(*parts: Any) -> Any:
     """32 random-looking bits (as int64) for integers, integer arrays or integer tensors, broadcast together."""
     state: Any = _START
     for part in parts:
-        state = _scramble((state + (part & _MASK)) & _MASK)
-        state = _scramble(state ^ ((part >> 32) & _MASK))
+        state = scramble32((state + (part & _MASK)) & _MASK)
+        state = scramble32(state ^ ((part >> 32) & _MASK))
     return state
 
 

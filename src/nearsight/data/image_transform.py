@@ -91,7 +91,13 @@ class TrainTransform:
                 steps.append(transforms.RandomHorizontalFlip(augment.flip))
             if augment.rand_num_ops:
                 fill = tuple(round(255 * channel) for channel in augment.mean)
-                settings = {"img_mean": fill, "interpolation": resample, "magnitude_std": augment.rand_std}
+                settings = {
+                    "img_mean": fill,
+                    "interpolation": resample,
+                    "magnitude_std": augment.rand_std,
+                    # A strength of exactly 10 would posterize to 0 bits, which Pillow refuses.
+                    "magnitude_max": 9.999,
+                }
                 operations = rand_augment_ops(
                     augment.rand_magnitude, augment.rand_prob, settings, list(RAND_AUGMENT_OPS)
                 )
