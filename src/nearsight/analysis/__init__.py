@@ -1,16 +1,20 @@
 """Looking inside: how far heads look, whether they follow position or content, and their maps."""
 
+from .heads import HeadProfile, head_profiles, positional_geometry
 from .locality import LayerSummary, layer_summaries, nonlocality_by_layer
 from .maps import attention_maps, mean_attention_maps
 from .walk import inspectable, looking, walk
 
 __all__ = [
+    "HeadProfile",
     "LayerSummary",
     "attention_maps",
+    "head_profiles",
     "inspectable",
     "layer_summaries",
     "looking",
     "mean_attention_maps",
     "nonlocality_by_layer",
+    "positional_geometry",
     "walk",
 ]

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ..functional import nonlocality
 from ..models import VisionTransformer
 from . import measures
-from .views import GlobalView, Kind, View
+from .views import GlobalView, Kind, View, patch_map
 from .walk import global_view, inspectable, looking, walk_batches
 
 Protocol = Literal["activations", "released_code"]
@@ -47,7 +47,7 @@ def layer_summaries(model: nn.Module, images: Tensor, *, batch_size: int = 16) -
         for view in walk_batches(model, images, batch_size):
             gates = None if view.gate_value is None else _numbers(view.gate_value)
             labels[view.index] = (view.name, view.kind, gates)
-            both = torch.stack(nonlocality_and_entropy(view)).sum(dim=1)
+            both = torch.stack(nonlocality_and_entropy(view, patch_map(view))).sum(dim=1)
             totals[view.index] = totals[view.index] + both if view.index in totals else both
     summaries = []
     for index, (name, kind, gates) in labels.items():
@@ -72,12 +72,10 @@ def nonlocality_by_layer(
     raise ValueError(f"protocol must be 'activations' or 'released_code', not {protocol!r}")
 
 
-def nonlocality_and_entropy(view: View) -> tuple[Tensor, Tensor]:
-    """[B, n] each."""
+def nonlocality_and_entropy(view: View, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """[B, n] each, of the map that `view` uses between patches or inside windows."""
     if isinstance(view, GlobalView):
-        weights = view.patch_weights()
         return nonlocality(weights, view.grid_size), measures.entropy(weights)
-    weights = view.inside_weights()
     return measures.window_nonlocality(weights, view.offsets()), measures.window_entropy(weights)
 
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ..models import ResNet
 from ..nn import LocalSelfAttention2d
-from .views import GlobalView, Part, View
+from .views import Part, View, patch_map
 from .walk import inspectable, looking, walk_batches
 
 
@@ -39,11 +39,6 @@ def mean_attention_maps(
         total = patch_map(view, part).sum(dim=0)
         totals[view.index] = totals[view.index] + total if view.index in totals else total
     return {index: total / len(images) for index, total in totals.items()}
-
-
-def patch_map(view: View, part: Part = "mixed") -> Tensor:
-    """The map of either kind of layer, with what has no place on the grid left out."""
-    return view.patch_weights(part) if isinstance(view, GlobalView) else view.inside_weights(part)
 
 
 def num_attention_layers(model: nn.Module) -> int:

@@ -160,3 +160,8 @@ class LocalView:
 
 
 View = GlobalView | LocalView
+
+
+def patch_map(view: View, part: Part = "mixed") -> Tensor:
+    """The map of either kind of layer, with what has no place on the grid left out."""
+    return view.patch_weights(part) if isinstance(view, GlobalView) else view.inside_weights(part)
