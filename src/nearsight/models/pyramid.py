@@ -1,0 +1,70 @@
+"""The feature pyramid: maps of several resolutions, all of one width, each knowing what the coarser ones saw."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..nn import LocalSelfAttention2d
+from .resnet import Mixer
+
+Norm = Callable[[int], nn.Module]
+"""channels → a module that normalises them."""
+
+
+def conv_mixer(channels: int, stride: int) -> nn.Module:
+    return nn.Conv2d(channels, channels, 3, stride, padding=1)
+
+
+def attention_mixer(kernel_size: int = 7, num_heads: int = 8, value_std: float = 0.01, **options) -> Mixer:
+    """SASA's layer where a detector had a 3×3: values start at W_V ~ N(0, 0.01²), as the convolutions of the heads do,
+    and a stride becomes a 2×2 average pool after the attention."""
+
+    def build(channels: int, stride: int) -> nn.Module:
+        layer = LocalSelfAttention2d(channels, channels, kernel_size, stride, num_heads, **options)
+        with torch.no_grad():
+            layer.weight[1].normal_(std=value_std)
+        return layer
+
+    return build
+
+
+def no_norm(channels: int) -> nn.Module:
+    return nn.Identity()
+
+
+def group_norm(channels: int) -> nn.Module:
+    """Groups of eight channels. Holds at any batch size, unlike the batch norms that TPU detectors put here."""
+    return nn.GroupNorm(max(channels // 8, 1), channels)
+
+
+class FeaturePyramid(nn.Module):
+    """Backbone maps C3, C4, C5 (strides 8, 16, 32) → P3 … P7 (strides 8 … 128), `channels` wide each.
+
+    P6 comes from P5, not from C5: SASA's parameter counts leave no room for 2048 input channels. `mixer` makes the
+    3×3s: one after each sum, and with stride 2 the ones that lead to P6 and P7.
+    """
+
+    def __init__(
+        self, in_channels: Sequence[int], channels: int = 256, *, mixer: Mixer = conv_mixer, norm: Norm = no_norm
+    ) -> None:
+        super().__init__()
+        self.channels = channels
+        self.lateral = nn.ModuleList(nn.Conv2d(width, channels, 1) for width in in_channels)
+        self.output = nn.ModuleList(mixer(channels, 1) for _ in in_channels)
+        self.coarser = nn.ModuleList(mixer(channels, 2) for _ in range(2))
+        self.norms = nn.ModuleList(norm(channels) for _ in range(len(in_channels) + 2))
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d) and module.bias is not None:
+                nn.init.kaiming_uniform_(module.weight, a=1)
+                nn.init.zeros_(module.bias)
+
+    def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
+        inner = [lateral(x) for lateral, x in zip(self.lateral, maps, strict=True)]
+        for level in range(len(inner) - 2, -1, -1):
+            inner[level] = inner[level] + F.interpolate(inner[level + 1], size=inner[level].shape[-2:], mode="nearest")
+        levels = [norm(mix(x)) for norm, mix, x in zip(self.norms, self.output, inner, strict=False)]
+        sixth = self.norms[-2](self.coarser[0](levels[-1]))
+        seventh = self.norms[-1](self.coarser[1](F.relu(sixth)))
+        return [*levels, sixth, seventh]

@@ -1,0 +1,158 @@
+"""RetinaNet from built parts: a backbone, a pyramid, two heads and anchors (SASA's section 4.2).
+
+SASA's Table 2 counts one image of 640×640, 90 classes and 6 anchors a position; no other number of anchors and
+source of P6 gives the baseline's 33.4 M parameters and 182 B FLOPS. Its text replaces the pyramid's 3×3s by attention as
+well as the heads', but its 22.0 M and 110 to 111 B are what attention in the heads alone costs (22.0 M, 112 to 113 B);
+with the pyramid's it is 20.0 M and 106 B. Both are here: `…_attention_heads` is the row as it was counted,
+`…_attention` as it is described.
+"""
+
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..nn.checks import require_choice, require_images
+from .boxes import AnchorGrid, anchor_sizes
+from .detection_heads import DetectionHeads, Kind
+from .detection_outputs import DetectorOutputs
+from .pyramid import FeaturePyramid, Norm, attention_mixer, conv_mixer, group_norm, no_norm
+from .registry import create_model
+from .sizes import RESNET_LAYERS
+
+NORMS: dict[str, Norm] = {"none": no_norm, "group": group_norm}
+
+
+class RetinaNet(nn.Module):
+    """Images [B, C, H, W] → raw outputs of every level; losses and boxes come from functions of those.
+
+    The backbone's last three maps (`forward_intermediates`) feed the pyramid. Any image size: what the stride does not
+    divide is padded with zeros, the mean colour of normalised images, on the right and below.
+    """
+
+    def __init__(
+        self, backbone: nn.Module, pyramid: FeaturePyramid, heads: DetectionHeads, anchors: AnchorGrid | None = None
+    ) -> None:
+        super().__init__()
+        self.backbone, self.pyramid, self.heads = backbone, pyramid, heads
+        self.anchors = AnchorGrid() if anchors is None else anchors
+        if self.anchors.num_anchors != heads.num_anchors:
+            raise ValueError(
+                f"the heads predict {heads.num_anchors} anchors a position, the grid has {self.anchors.num_anchors}"
+            )
+        self.stride: int = backbone.stride  # type: ignore[assignment]
+        self.in_chans: int = backbone.in_chans  # type: ignore[assignment]
+
+    @property
+    def num_classes(self) -> int:
+        return self.heads.num_classes
+
+    def no_weight_decay(self) -> set[str]:
+        return {name for name, _ in self.named_parameters() if name.endswith(("row_embedding", "col_embedding"))}
+
+    def forward(self, images: Tensor) -> DetectorOutputs:
+        require_images(images, self.in_chans)
+        below, right = (-side % self.stride for side in images.shape[-2:])
+        if below or right:
+            images = F.pad(images, (0, right, 0, below))
+        _, maps = self.backbone.forward_intermediates(images, indices=(1, 2, 3))  # type: ignore[operator]
+        levels = self.pyramid(maps)
+        class_logits, box_regression = self.heads(levels)
+        anchors = self.anchors([(level.shape[-2], level.shape[-1]) for level in levels])
+        return DetectorOutputs(class_logits, box_regression, anchors)
+
+
+def build_retinanet(
+    backbone: str,
+    *,
+    pyramid: Kind = "conv",
+    heads: Kind = "conv",
+    num_classes: int = 90,
+    channels: int = 256,
+    head_depth: int = 4,
+    norm: str = "group",
+    sizes: Sequence[Sequence[int]] | None = None,
+    scales_per_level: int = 2,
+    smallest_anchor: int = 32,
+    aspect_ratios: Sequence[float] = (0.5, 1.0, 2.0),
+    attention: dict | None = None,
+    backend: str | None = None,
+    **backbone_options: Any,
+) -> RetinaNet:
+    """A RetinaNet on a registered backbone.
+
+    `norm` sits after each 3×3 of the pyramid and after those of the heads but the last. "group" trains from scratch;
+    "none" is what torchvision's first RetinaNet has. `attention` goes to `LocalSelfAttention2d` in pyramid and heads,
+    `backbone_options` to the backbone. Anchors: `scales_per_level` × `aspect_ratios` a position, the smallest of side
+    `smallest_anchor` on the finest level; or every side in `sizes`.
+    """
+    require_choice("pyramid", pyramid, ("conv", "attention"))
+    require_choice("heads", heads, ("conv", "attention"))
+    require_choice("norm", norm, tuple(NORMS))
+    for name, value in (("num_classes", num_classes), ("channels", channels), ("head_depth", head_depth)):
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, not {value}")
+    body: Any = create_model(backbone, num_classes=0, backend=backend, **backbone_options)
+    anchors = AnchorGrid(anchor_sizes(scales_per_level, smallest_anchor) if sizes is None else sizes, aspect_ratios)
+    layer = {"backend": backend, **(attention or {})}
+    return RetinaNet(
+        body,
+        FeaturePyramid(
+            body.stage_widths[1:],
+            channels,
+            mixer=conv_mixer if pyramid == "conv" else attention_mixer(**layer),
+            norm=NORMS[norm],
+        ),
+        DetectionHeads(
+            channels,
+            num_anchors=anchors.num_anchors,
+            num_classes=num_classes,
+            kind=heads,
+            depth=head_depth,
+            attention=layer,
+            norm=NORMS[norm],
+        ),
+        anchors,
+    )
+
+
+def _table() -> dict[str, dict[str, str]]:
+    """name → arguments of `build_retinanet`: SASA's Table 2, for three depths."""
+    rows: dict[str, dict[str, str]] = {}
+    for depth in RESNET_LAYERS:
+        rows[f"retinanet_resnet{depth}"] = {"backbone": f"resnet{depth}"}
+        for backbone in (f"sasa_resnet{depth}_convstem", f"sasa_resnet{depth}"):
+            rows[f"retinanet_{backbone}"] = {"backbone": backbone}
+            rows[f"retinanet_{backbone}_attention_heads"] = {"backbone": backbone, "heads": "attention"}
+            rows[f"retinanet_{backbone}_attention"] = {
+                "backbone": backbone,
+                "pyramid": "attention",
+                "heads": "attention",
+            }
+    return rows
+
+
+_DETECTORS = _table()
+
+
+def list_detectors(pattern: str = "*") -> list[str]:
+    """Names of all detectors that match a shell pattern, in alphabetical order."""
+    return sorted(name for name in _DETECTORS if fnmatchcase(name, pattern))
+
+
+def create_detector(name: str, **arguments: Any) -> RetinaNet:
+    """Build a detector by name; arguments go to `build_retinanet` (`num_classes`, `norm`, `channels`…)."""
+    if name not in _DETECTORS:
+        near = get_close_matches(name, _DETECTORS, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"the detectors are {', '.join(list_detectors())}"
+        raise ValueError(f"no detector is named {name!r}; {hint}")
+    build: Callable[..., RetinaNet] = build_retinanet
+    try:
+        return build(**{**_DETECTORS[name], **arguments})
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        raise ValueError(f"detector {name!r} does not take these arguments: {error}") from error

@@ -1,0 +1,224 @@
+"""RetinaNet: SASA's Table 2, and torchvision's RetinaNet with the same weights."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torchvision.models.detection import retinanet_resnet50_fpn
+from torchvision.models.detection.image_list import ImageList
+
+from nearsight.models import count_cost
+from nearsight.models.boxes import AnchorGrid, anchor_sizes, pad_targets
+from nearsight.models.detection_heads import DetectionHeads
+from nearsight.models.detection_outputs import detection_loss, postprocess
+from nearsight.models.detection_weights import load_torchvision_weights
+from nearsight.models.flops import local_attention_multiply_adds
+from nearsight.models.pyramid import FeaturePyramid
+from nearsight.models.retinanet import RetinaNet, build_retinanet, create_detector, list_detectors
+from nearsight.nn import LocalSelfAttention2d
+
+PINNED = json.loads((Path(__file__).parent / "parameter_counts.json").read_text())
+
+# SASA's Table 2: FLOPS in B, parameters in M
+TABLE_2 = {
+    "retinanet_resnet50": (182, 33.4),
+    "retinanet_sasa_resnet50_convstem": (173, 25.9),
+    "retinanet_sasa_resnet50": (173, 25.9),
+    "retinanet_sasa_resnet50_convstem_attention_heads": (111, 22.0),
+    "retinanet_sasa_resnet50_attention_heads": (110, 22.0),
+}
+SMALL = {"layers": (1, 1, 1, 1), "width_multiplier": 0.25, "channels": 32, "head_depth": 1}
+
+
+def on_meta(name):
+    with torch.device("meta"):
+        return create_detector(name)
+
+
+@pytest.fixture(scope="module")
+def table_2_costs():
+    return {name: count_cost(on_meta(name), 640) for name in TABLE_2}
+
+
+def test_parameters_and_flops_are_those_of_table_2(table_2_costs):
+    for name, (flops, parameters) in TABLE_2.items():
+        cost = table_2_costs[name]
+        assert abs(cost.parameters / 1e6 - parameters) < 0.2, (name, cost)
+        assert abs(cost.flops / 1e9 / flops - 1) < 0.03, (name, cost)
+
+
+def test_savings_are_those_of_the_abstract(table_2_costs):
+    baseline = table_2_costs["retinanet_resnet50"]
+    attention = table_2_costs["retinanet_sasa_resnet50_attention_heads"]
+    assert round(100 * (1 - attention.parameters / baseline.parameters)) == 34
+    # The 39 % of the abstract needs qᵀr counted once for each row and column of the window, as the rebuttal counts it.
+    factored = attention.flops - _relative_saving()
+    assert 100 * (1 - factored / baseline.flops) == pytest.approx(39, abs=0.8)
+
+
+def _relative_saving():
+    """FLOPs that the rebuttal's way of counting leaves out of the last row of Table 2, at 640 pixels."""
+    blocks, widths, sides = (3, 4, 6, 3), (64, 128, 256, 512), (160, 80, 40, 20)
+    layers = [(256, sum((640 // 2**level) ** 2 for level in (3, 4, 5, 6, 7)))] * 10
+    for stage, (depth, width, side) in enumerate(zip(blocks, widths, sides, strict=True)):
+        first = sides[max(stage - 1, 0)]  # attention runs before the pool
+        layers += [(width, first**2)] + [(width, side**2)] * (depth - 1)
+    return 2 * sum(
+        positions * (local_attention_multiply_adds(7, width, factored=False) - local_attention_multiply_adds(7, width))
+        for width, positions in layers
+    )
+
+
+def test_every_detector_has_its_pinned_number_of_parameters():
+    counts = {name: sum(p.numel() for p in on_meta(name).parameters()) for name in list_detectors()}
+    assert counts == PINNED
+
+
+@pytest.fixture(scope="module")
+def twins():
+    """torchvision's RetinaNet with random weights, and ours with the same."""
+    torch.manual_seed(0)
+    theirs = retinanet_resnet50_fpn(weights=None, weights_backbone=None, num_classes=11).eval()
+    with torch.no_grad():
+        for module in theirs.modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.running_mean.normal_(std=0.1)
+                module.running_var.uniform_(0.5, 1.5)
+                module.weight.uniform_(0.5, 1.0)
+        # Spread the scores, or nothing passes the threshold and the comparison of detections is empty.
+        theirs.head.classification_head.cls_logits.weight.normal_(std=0.2)
+        theirs.head.classification_head.cls_logits.bias.fill_(-3.0)
+    ours = create_detector(
+        "retinanet_resnet50", num_classes=11, norm="none", sizes=theirs.anchor_generator.sizes
+    ).eval()
+    load_torchvision_weights(ours, theirs.state_dict())
+    return theirs, ours
+
+
+IMAGES = torch.rand(2, 3, 128, 256, generator=torch.Generator().manual_seed(1))
+TARGETS = [
+    {"boxes": torch.tensor([[10.0, 20.0, 90.0, 100.0], [100.0, 5.0, 250.0, 120.0]]), "labels": torch.tensor([3, 7])},
+    {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64)},
+]
+
+
+def torchvision_raw(theirs, images):
+    batch = ImageList(images, [tuple(image.shape[-2:]) for image in images])
+    features = list(theirs.backbone(images).values())
+    return theirs.head(features), theirs.anchor_generator(batch, features), features
+
+
+@torch.no_grad()
+def test_raw_outputs_equal_torchvisions(twins):
+    theirs, ours = twins
+    outputs, (expected, anchors, _) = ours(IMAGES), torchvision_raw(theirs, IMAGES)
+    torch.testing.assert_close(torch.cat(outputs.class_logits, 1), expected["cls_logits"], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(torch.cat(outputs.box_regression, 1), expected["bbox_regression"], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(torch.cat(outputs.anchors), anchors[0], atol=0, rtol=0)
+
+
+@torch.no_grad()
+def test_loss_equals_torchvisions(twins):
+    theirs, ours = twins
+    expected_outputs, anchors, _ = torchvision_raw(theirs, IMAGES)
+    expected = theirs.compute_loss(TARGETS, expected_outputs, anchors)
+    loss = detection_loss(ours(IMAGES), pad_targets([t["boxes"] for t in TARGETS], [t["labels"] for t in TARGETS], 5))
+    torch.testing.assert_close(loss.classes, expected["classification"], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(loss.boxes, expected["bbox_regression"], atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(loss.total, sum(expected.values()), atol=1e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_detections_equal_torchvisions(twins):
+    theirs, ours = twins
+    raw, anchors, features = torchvision_raw(theirs, IMAGES)
+    counts = [9 * level.shape[-2] * level.shape[-1] for level in features]
+    sizes = [(128, 256), (100, 200)]
+    expected = theirs.postprocess_detections(
+        {name: value.split(counts, 1) for name, value in raw.items()}, [a.split(counts) for a in anchors], sizes
+    )
+    found = postprocess(ours(IMAGES), sizes, max_detections=300)
+    assert any(len(one.scores) for one in found)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one.boxes, other["boxes"], atol=1e-3, rtol=1e-4)
+        torch.testing.assert_close(one.scores, other["scores"], atol=1e-4, rtol=1e-4)
+        assert torch.equal(one.labels, other["labels"])
+
+
+def test_frozen_batch_norm_eps_is_folded_into_the_weights(twins):
+    theirs, _ = twins
+    ours = create_detector("retinanet_resnet50", num_classes=11, norm="none", scales_per_level=3)
+    weights = {name: value for name, value in theirs.state_dict().items() if not name.endswith("num_batches_tracked")}
+    load_torchvision_weights(ours, weights, batch_norm_eps=0.0)
+    x = torch.randn(2, 64, 5, 7)
+    norm, source = ours.eval().backbone.stem.bn1, theirs.backbone.body.bn1
+    expected = (x - source.running_mean[:, None, None]) / source.running_var.sqrt()[:, None, None]
+    expected = expected * source.weight[:, None, None] + source.bias[:, None, None]
+    torch.testing.assert_close(norm(x), expected)
+
+
+def test_other_weights_are_refused(twins):
+    theirs, _ = twins
+    with pytest.raises(ValueError, match="without norms"):
+        load_torchvision_weights(create_detector("retinanet_resnet50"), theirs.state_dict())
+
+
+@pytest.mark.parametrize("name", ["retinanet_resnet26", "retinanet_sasa_resnet26_attention"])
+@pytest.mark.parametrize("size", [(64, 96), (70, 45)])
+def test_any_image_size_forward_and_backward(name, size):
+    model = create_detector(name, num_classes=4, **SMALL)
+    outputs = model(torch.randn(2, 3, *size))
+    rows, cols = -(-size[0] // 32) * 4, -(-size[1] // 32) * 4
+    assert outputs.class_logits[0].shape == (2, rows * cols * 6, 4)
+    assert [len(a) for a in outputs.anchors] == [logits.shape[1] for logits in outputs.class_logits]
+    targets = pad_targets([torch.tensor([[4.0, 6.0, 30.0, 40.0]])] * 2, [torch.tensor([2])] * 2)
+    detection_loss(outputs, targets).total.backward()
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in model.parameters())
+
+
+def test_padding_is_what_the_caller_would_have_padded():
+    model = create_detector("retinanet_sasa_resnet26_attention", num_classes=4, **SMALL).eval()
+    images = torch.randn(1, 3, 45, 70)
+    padded = torch.nn.functional.pad(images, (0, 26, 0, 19))
+    with torch.no_grad():
+        for one, other in zip(model(images).class_logits, model(padded).class_logits, strict=True):
+            assert torch.equal(one, other)
+
+
+def test_attention_takes_every_3x3_of_pyramid_and_heads():
+    model = build_retinanet("sasa_resnet26_convstem", pyramid="attention", heads="attention", num_classes=4)
+    for part, layers in ((model.pyramid, 5), (model.heads, 10)):
+        attentions = [module for module in part.modules() if isinstance(module, LocalSelfAttention2d)]
+        assert len(attentions) == layers
+        for attention in attentions:
+            assert (attention.out_channels, attention.kernel_size, attention.num_heads) == (256, 7, 8)
+            assert 0.009 < attention.weight[1].std() < 0.011
+        assert all(m.kernel_size == (1, 1) for m in part.modules() if isinstance(m, torch.nn.Conv2d))
+
+
+def test_a_fresh_class_head_believes_in_background():
+    model = create_detector("retinanet_resnet26", num_classes=4, **SMALL).eval()
+    with torch.no_grad():
+        scores = torch.cat(model(torch.randn(1, 3, 64, 64)).class_logits, 1).sigmoid()
+    assert 0.003 < scores.mean() < 0.03
+
+
+def test_parts_that_do_not_fit_are_refused():
+    backbone = build_retinanet("resnet26", num_classes=3, **SMALL).backbone
+    pyramid = FeaturePyramid(backbone.stage_widths[1:], 32)
+    heads = DetectionHeads(32, num_anchors=9, num_classes=3)
+    with pytest.raises(ValueError, match="9 anchors a position, the grid has 6"):
+        RetinaNet(backbone, pyramid, heads, AnchorGrid())
+    with pytest.raises(ValueError, match="for each of the 5 levels"):
+        AnchorGrid(anchor_sizes(2, num_levels=4))
+    with pytest.raises(ValueError, match="did you mean retinanet_resnet50"):
+        create_detector("retinanet_resnet5")
+    with pytest.raises(ValueError, match="heads must be one of 'conv', 'attention', not 'mlp'"):
+        create_detector("retinanet_resnet26", heads="mlp")
+    with pytest.raises(ValueError, match="num_classes must be at least 1, not 0"):
+        create_detector("retinanet_resnet26", num_classes=0)
+    with pytest.raises(ValueError, match="does not take these arguments"):
+        create_detector("retinanet_resnet26", colour="red")
+    with pytest.raises(ValueError, match="expected 3 channels"):
+        create_detector("retinanet_resnet26", **SMALL)(torch.zeros(1, 1, 64, 64))
