@@ -26,6 +26,7 @@ from nearsight.train.metrics import MetricsLog
 from nearsight.train.optimize import learning_rate
 from nearsight.train.recipe import Recipe
 from nearsight.train.runfolder import RunFolder
+from nearsight.train.sharding import is_sharded
 from nearsight.train.signals import StopRequest
 from nearsight.train.snapshot import expected_bytes, put_tensors, take_tensors
 from nearsight.train.step import StepReading, StepSettings, TrainStep
@@ -76,7 +77,8 @@ class Trainer:
 
     @property
     def place(self) -> Place:
-        return Place(self.device, self.world.rank, self.world.size, self.micro_batch)
+        precision = pick_precision(self.recipe.precision, self.device)
+        return Place(self.device, self.world.rank, self.world.size, self.micro_batch, precision)
 
     def run(self) -> None:
         """Train from where the folder's newest good checkpoint stands to the last step."""
@@ -191,7 +193,7 @@ class Trainer:
         self._take_readings()
         with self.clock.elsewhere():
             values = self.evaluate("val")
-            observed = dict(self.task.observe(self.bench.model, self.place))
+            observed = {} if is_sharded(self.bench.model) else dict(self.task.observe(self.bench.model, self.place))
             self.bench.module.train()
         self._record(
             {"kind": "eval", "step": step, "epoch": round(step / self.task.steps_per_epoch, 4), **values, **observed}
@@ -210,7 +212,8 @@ class Trainer:
     def _select(self, values: dict[str, float]) -> None:
         for weights, prefix in (("model", ""), ("ema", "ema_")):
             value = values.get(f"{prefix}val_{self.task.selection}")
-            if value is not None and value > (self.progress.best or {"value": float("-inf")})["value"]:
+            last = self.recipe.select == "last" and weights == ("ema" if self.bench.averaged else "model")
+            if value is not None and (last or value > (self.progress.best or {"value": float("-inf")})["value"]):
                 self.progress.best = {"step": self.progress.step, "value": value, "weights": weights}
 
     def _save_due(self) -> bool:

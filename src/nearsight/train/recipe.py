@@ -23,6 +23,10 @@ class DataFields:
         1.0, "share of each class's training images to keep; epochs grow by 1/fraction", change="never"
     )
     first_classes: int = option(0, "keep only the first N classes in alphabetical order (0: all)", change="never")
+    val_fraction: float = option(
+        0.1, "share of each class held out for validation where the data has no val split", change="never"
+    )
+    download: bool = option(False, "known datasets may be fetched from the network", change="free")
     data_seed: int = option(0, "seed of the splits and of the images that fraction keeps", change="never")
 
 
@@ -105,6 +109,9 @@ class RunFields:
     """How the run is carried out."""
 
     seed: int = option(0, "seed of initialisation, order, augmentation and dropout", change="never")
+    select: str = option(
+        "best", "weights that are kept and tested: best on val, or the last", choices=("best", "last"), change="free"
+    )
     eval_every: float = option(1.0, "epochs between evaluations", change="free")
     log_every: int = option(10, "steps per line of metrics.jsonl", change="never")
     save_every: int = option(0, "steps between checkpoints, besides those at evaluations (0: by time)", change="free")
@@ -182,6 +189,7 @@ class Recipe(MachineFields, RunFields, DistillFields, OptimFields, AugmentFields
         check_range(self, 1, float("inf"), "batch", "image_size", "repeats", "log_every", "keep", "nonfinite_limit")
         check_range(self, 1e-9, float("inf"), "epochs", "eval_every", "save_minutes", "distill_temperature")
         check_range(self, 1e-9, 1, "fraction", "crop_scale", "eval_crop")
+        check_range(self, 0, 0.9, "val_fraction")
         if self.warmup_epochs >= self.epochs:
             raise ValueError(f"warmup_epochs ({self.warmup_epochs:g}) must be shorter than epochs ({self.epochs:g})")
         if self.patch_size and self.image_size % self.patch_size:

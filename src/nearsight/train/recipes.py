@@ -38,9 +38,8 @@ RECIPES: dict[str, Recipe] = {
     ),
     # For 1 000 to 50 000 images of 32 to 128 pixels: smaller batches make more updates of few images.
     "small": Recipe(
-        model="convit_tiny",
+        model="convit_micro_64",
         image_size=64,
-        patch_size=8,
         epochs=100.0,
         batch=128,
         lr=1e-3,

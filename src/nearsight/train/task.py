@@ -28,6 +28,7 @@ class Place:
     rank: int = 0
     world_size: int = 1
     micro_batch: int = 0
+    precision: torch.dtype = torch.float32
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class Task(Protocol):
         """Named values of ``model`` on ``val`` or ``test``; every process calls it and gets the same values."""
         ...
 
-    def observe(self, model: nn.Module, place: Place) -> Iterable[tuple[str, list[float]]]:
+    def observe(self, model: nn.Module, place: Place) -> Iterable[tuple[str, Any]]:
         """Named lists that describe the model's state (gates, nonlocality), logged with each evaluation."""
         ...
 

@@ -1,0 +1,75 @@
+"""Learning from a teacher (DeiT, section 4): hard labels or soft ones, from any classifier of the same classes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nearsight.train.classifier import build_classifier, timm_model
+from nearsight.train.recipe import Recipe
+from nearsight.train.recipe_file import thaw
+from nearsight.train.runfolder import CONFIG
+from nearsight.train.weights import load_weights, read_weights
+
+
+def load_teacher(recipe: Recipe, num_classes: int) -> nn.Module:
+    """The recipe's teacher, frozen: a run folder, ``timm:NAME`` with its public weights, or ``NAME=WEIGHTS``."""
+    teacher = _read_teacher(recipe, num_classes)
+    return teacher.eval().requires_grad_(False)
+
+
+def _read_teacher(recipe: Recipe, num_classes: int) -> nn.Module:
+    if recipe.teacher.startswith("timm:"):
+        model = timm_model(recipe.teacher.removeprefix("timm:"), pretrained=True)
+        if getattr(model, "num_classes", num_classes) != num_classes:
+            raise ValueError(f"teacher {recipe.teacher} knows {model.num_classes} classes, the data has {num_classes}")
+        return model
+    folder = Path(recipe.teacher)
+    if (folder / CONFIG).is_file():
+        taught = thaw(folder / CONFIG)
+        if taught.image_size != recipe.image_size:
+            raise ValueError(
+                f"the teacher was trained at {taught.image_size} px, this run is at {recipe.image_size} px"
+            )
+        model = build_classifier(taught.with_changes(init_from=""), num_classes)
+        load_weights(model, read_weights(folder), str(folder))
+        return model
+    name, _, weights = recipe.teacher.partition("=")
+    if not weights:
+        raise ValueError(
+            f"teacher {recipe.teacher!r} is not a run folder; write timm:NAME, or MODEL=weights.safetensors"
+        )
+    model = build_classifier(recipe.with_changes(model=name, model_options={}, init_from=""), num_classes)
+    load_weights(model, read_weights(weights), weights)
+    return model
+
+
+class BothHeads(nn.Module):
+    """A distilled model in training: logits of the class token and of the distillation token, kept apart."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        return self.model.forward_heads(self.model.forward_features(images))  # type: ignore[operator]
+
+
+def distillation_term(logits: Tensor, teacher_logits: Tensor, recipe: Recipe) -> Tensor:
+    """Hard: cross-entropy with the teacher's decision. Soft: KL at a temperature τ, times τ²."""
+    if recipe.distillation == "hard":
+        return F.cross_entropy(logits, teacher_logits.argmax(dim=1))
+    tau = recipe.distill_temperature
+    student = F.log_softmax(logits.float() / tau, dim=1)
+    teacher = F.log_softmax(teacher_logits.float() / tau, dim=1)
+    return F.kl_div(student, teacher, reduction="batchmean", log_target=True) * tau**2
+
+
+@torch.no_grad()
+def ask_teacher(teacher: nn.Module, images: Tensor, precision: torch.dtype) -> Tensor:
+    """The teacher's logits for the very images the student sees."""
+    with torch.autocast(images.device.type, precision, enabled=precision != torch.float32):
+        return teacher(images)
