@@ -1,1 +1,21 @@
-"""Vision models that start near-sighted and learn how far to look."""
+"""Vision models that start near-sighted and learn how far to look.
+
+    import nearsight
+    model = nearsight.create_model("convit_tiny", num_classes=10)
+
+Names are loaded when first used, so that importing the package costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .models import create_model, list_models
+
+__all__ = ["create_model", "list_models"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        return getattr(import_module(".models", __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,8 +6,8 @@ less. Two papers, two ways of counting, found by fitting every row they print:
 
 - SASA's tables count both halves of a multiply-add, and qᵀr in full, k²d multiply-adds a pixel (`count_cost`). Its
   rebuttal's 3d² + k²d + kd counts qᵀr once for each row and column offset (`local_attention_multiply_adds`).
-- ConViT's Table 1 counts what modules do (linear, convolution, norm, activation; a multiply-add is one) and so leaves out
-  QKᵀ and AV, which no module holds (`module_multiply_adds`).
+- ConViT's Table 1 counts what modules do (linear, convolution, norm, activation; a multiply-add is one) and so leaves
+  out QKᵀ and AV, which no module holds (`module_multiply_adds`).
 """
 
 import copy

@@ -270,13 +270,13 @@ class VisionTransformer(nn.Module):
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Features → logits; a distilled model averages its two heads, as DeiT does at evaluation."""
-        pooled = features[:, self.num_prefix_tokens :].mean(dim=1) if self.pool == "mean" else features[:, 0]
-        if pre_logits:
-            return pooled
-        if self.distilled:
+        if self.distilled and not pre_logits:
             by_class, by_teacher = self.forward_heads(features)
             return (by_class + by_teacher) / 2
-        return self.head(self.head_drop(pooled))
+        # With one token this is that token; a distilled model's two tokens are averaged as their logits are.
+        read = features[:, : self.num_prefix_tokens] if self.pool == "token" else features[:, self.num_prefix_tokens :]
+        pooled = read.mean(dim=1)
+        return pooled if pre_logits else self.head(self.head_drop(pooled))
 
     def forward(self, images: Tensor, need_weights: bool = False):
         """Images → logits, or (logits, attention weights of every block)."""

@@ -1,0 +1,30 @@
+# On a fresh clone, `make demo` and `make test` need nothing but Python 3.10+ and a package index.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test test-all lint clean
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/nearsight demo
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest -n 2 --dist loadfile
+
+test-all: lint
+	$(BIN)/pytest -n 2 --dist loadfile -m ""
+
+clean:
+	rm -rf .venv build dist .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,44 @@
+"""One model of each family through torch.compile(fullgraph=True) and torch.export."""
+
+import warnings
+
+import pytest
+import torch
+
+from nearsight.models import create_model
+
+FAMILIES = {"deit_nano_32": 32, "convit_nano_32": 32, "resnet26": 64, "sasa_resnet26": 64}
+
+
+def build(name):
+    arguments = {"layers": (1, 1, 1, 1), "width_multiplier": 0.5} if "resnet" in name else {"depth": 3}
+    if name.startswith("convit"):
+        arguments["num_gated_blocks"] = 2
+    model = create_model(name, num_classes=4, **arguments).eval()
+    return model, torch.randn(2, 3, FAMILIES[name], FAMILIES[name])
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_compiles_to_one_graph(name):
+    model, images = build(name)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(images), model(images))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_exports(name):
+    model, images = build(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own deprecations inside the exporter
+        exported = torch.export.export(model, (images,))
+    torch.testing.assert_close(exported.module()(images), model(images))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_compiles_with_inductor_and_trains(name):
+    model, images = build(name)
+    compiled = torch.compile(model, fullgraph=True)
+    compiled(images).square().sum().backward()
+    assert all(p.grad is not None for p in model.parameters())
