@@ -12,7 +12,7 @@ from .augment_config import IMAGENET_MEAN, IMAGENET_STD, Augment, Mixing
 from .bad_images import BadImageLog, TooManyBadImages
 from .counter import sample_keys
 from .imageset import BadImage, ImageSet, Splits, first_classes, per_class_fraction, subset
-from .open_source import open_data
+from .open_source import open_data, open_images
 from .order import EpochOrder, epoch_order, local_batch
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ __all__ = [
     "load_all",
     "local_batch",
     "open_data",
+    "open_images",
     "per_class_fraction",
     "sample_keys",
     "subset",

@@ -17,6 +17,7 @@ from . import batch_geometry as geometry
 from . import batch_rand_augment as rand_augment
 from .augment_config import IMAGENET_MEAN, IMAGENET_STD, Augment, Interpolation
 from .counter import hash32, to_unit
+from .image_transform import resized_shape
 
 _CROP_DRAWS = 2 * geometry.CROP_TRIES + 2
 _ERASE_DRAWS = 2 * geometry.ERASE_TRIES + 3
@@ -154,11 +155,10 @@ class BatchEval(nn.Module):
         pixels = images.to(torch.float32)
         height, width = pixels.shape[-2:]
         if (height, width) != (self.size, self.size) or self.crop_ratio != 1:
-            scale = self.size / (self.crop_ratio * min(height, width))
-            full = max(self.size, round(height * scale)), max(self.size, round(width * scale))
+            full = resized_shape(height, width, self.size, self.crop_ratio)
             if full != (height, width):
                 pixels = F.interpolate(pixels, full, mode=self.interpolation, antialias=True, align_corners=False)
                 pixels = torch.round(pixels).clamp(0, 255)
-            top, left = (full[0] - self.size) // 2, (full[1] - self.size) // 2
+            top, left = (round((side - self.size) / 2) for side in full)
             pixels = pixels[..., top : top + self.size, left : left + self.size]
         return self.normalize(pixels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,6 +40,14 @@ def to_tensor(image: Image.Image | np.ndarray) -> Tensor:
     return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
 
 
+def resized_shape(height: int, width: int, size: int, crop_ratio: float) -> tuple[int, int]:
+    """Whole pixels as torchvision and timm round them, so that published accuracies can be met exactly."""
+    short = math.floor(size / crop_ratio)
+    if height <= width:
+        return short, int(short * width / height)
+    return int(short * height / width), short
+
+
 class EvalTransform:
     """Resize the short side to size / crop_ratio, take the centre size × size. The key is ignored."""
 
@@ -54,11 +63,13 @@ class EvalTransform:
         return to_tensor(image)
 
     def _fit(self, image: np.ndarray) -> np.ndarray:
-        """Resizes straight into the window that is kept: a 10 000 × 1 image never becomes a wide one."""
+        """Only the window that is kept is resized: a 10 000 × 1 image never becomes a very wide one."""
         height, width = image.shape[:2]
-        side = min(height, width) * self.crop_ratio
-        top, left = (height - side) / 2, (width - side) / 2
-        window = (left, top, left + side, top + side)
+        full_height, full_width = resized_shape(height, width, self.size, self.crop_ratio)
+        top, left = (round((side - self.size) / 2) for side in (full_height, full_width))
+        rows, cols = height / full_height, width / full_width
+        window = (left * cols, top * rows, (left + self.size) * cols, (top + self.size) * rows)
+        window = (window[0], window[1], min(window[2], width), min(window[3], height))
         resized = Image.fromarray(image).resize((self.size, self.size), _RESAMPLE[self.interpolation], box=window)
         return np.asarray(resized)
 

@@ -33,6 +33,19 @@ def open_data(source: str | Path, *, seed: int = 0, val_fraction: float = 0.1, d
     return make_splits(kind, parts, seed=seed, val_fraction=val_fraction)
 
 
+def open_images(source: str | Path, *, split: str | None = None, download: bool = False) -> ImageSet:
+    """One labelled set, to evaluate on: the given split, or the only one; nothing is split off.
+
+    Without `split`, a source with several gives its test split, or else val.
+    """
+    kind, parts = _find(str(source), download)
+    if split is None:
+        split = next(name for name in ("test", "val", "train") if name in parts)
+    if split not in parts:
+        raise ValueError(f"{kind}: no split {split!r}; it has {', '.join(parts)}")
+    return parts[split]
+
+
 def _find(source: str, download: bool) -> tuple[str, dict[str, ImageSet]]:
     if source == "clothing":
         return "clothing (bundled)", open_clothing()
@@ -44,7 +57,8 @@ def _find(source: str, download: bool) -> tuple[str, dict[str, ImageSet]]:
             f"{printable(source)}: commands and addresses are refused as data; fetch it first, then give a path"
         )
     if "{" in source and not Path(source).exists():
-        return _open_tars(source, [Path(name).expanduser() for name in expand_braces(source)])
+        shards = [Path(name).expanduser() for name in expand_braces(source)]
+        return _open_tars(source, shards, shards[0].parent)
     path = Path(source).expanduser()
     if not path.exists():
         raise ValueError(f"{printable(source)}: no such file or folder; data is {_ACCEPTED}")
@@ -57,8 +71,8 @@ def _open_folder(path: Path) -> tuple[str, dict[str, ImageSet]]:
         found = sorted([*path.glob(f"*{suffix}"), *path.glob(f"*/*{suffix}")])
         if found and not _holds_images(path):
             if suffix == ".parquet":
-                return f"{len(found)} parquet files in {printable(str(path))}", open_parquet(found)
-            return _open_tars(str(path), found)
+                return f"{len(found)} parquet files in {printable(str(path))}", open_parquet(found, path)
+            return _open_tars(str(path), found, path)
     return f"image folder {printable(str(path))}", open_folder(path)
 
 
@@ -71,10 +85,10 @@ def _open_file(path: Path) -> tuple[str, dict[str, ImageSet]]:
     if lower.endswith(".npz"):
         return f"arrays of {shown}", open_npz(path)
     if lower.endswith(".parquet"):
-        return f"parquet file {shown}", open_parquet([path])
+        return f"parquet file {shown}", open_parquet([path], path.parent)
     if lower.endswith(ARCHIVE_SUFFIXES):
         if lower.endswith(".tar") and _is_shard(path):
-            return _open_tars(str(path), [path])
+            return _open_tars(str(path), [path], path.parent)
         return f"archive {shown}", open_folder(_extracted(path))
     raise ValueError(f"{shown}: not a kind of data that is known; data is {_ACCEPTED}")
 
@@ -86,11 +100,11 @@ def _is_shard(path: Path) -> bool:
         raise ValueError(f"{printable(str(path))}: not a readable tar file: {printable(str(error))}") from None
 
 
-def _open_tars(source: str, paths: Sequence[Path]) -> tuple[str, dict[str, ImageSet]]:
+def _open_tars(source: str, paths: Sequence[Path], root: Path) -> tuple[str, dict[str, ImageSet]]:
     for path in paths:
         if not path.is_file():
             raise ValueError(f"{printable(source)}: {printable(str(path))} does not exist")
-    parts, note = open_shards(paths)
+    parts, note = open_shards(paths, root)
     return f"{len(paths)} WebDataset shards of {printable(source)}{note}", parts
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .imageset import ImageSet, printable
-from .splitting import encode_labels, split_word
+from .splitting import encode_labels, group_by_split
 from .stored import EncodedImages
 
 _IMAGE_COLUMNS = ("image", "img", "images", "jpg", "png", "webp", "bytes", "image_bytes", "pixel_values")
@@ -25,11 +25,11 @@ def _import_pyarrow() -> Any:
     return pyarrow.parquet
 
 
-def _pick(columns: Sequence[str], known: tuple[str, ...], what: str, where: str) -> str:
+def _pick(columns: Sequence[str], known: tuple[str, ...], what: str) -> str:
     for name in known:
         if name in columns:
             return name
-    raise ValueError(f"{where}: no column for the {what}; expected one of {', '.join(known)}; has {', '.join(columns)}")
+    raise ValueError(f"no column for the {what}; expected one of {', '.join(known)}; has {', '.join(columns)}")
 
 
 def _class_names(schema: Any, label_column: str) -> tuple[str, ...] | None:
@@ -55,34 +55,30 @@ def _read_table(
         try:
             file = parquet.ParquetFile(path)
             columns = file.schema_arrow.names
-            image_column = _pick(columns, _IMAGE_COLUMNS, "images", where)
-            label_column = _pick(columns, _LABEL_COLUMNS, "labels", where)
+            image_column = _pick(columns, _IMAGE_COLUMNS, "images")
+            label_column = _pick(columns, _LABEL_COLUMNS, "labels")
             classes = classes or _class_names(file.schema_arrow, label_column)
             for batch in file.iter_batches(batch_size=256, columns=[image_column, label_column]):
                 for value in batch.column(image_column).to_pylist():
                     data = value.get("bytes") if isinstance(value, dict) else value
                     if data is not None and not isinstance(data, bytes):
-                        raise ValueError(f"{where}: column {image_column} holds {type(data).__name__}, not image bytes")
+                        raise ValueError(f"column {image_column} holds {type(data).__name__}, not image bytes")
                     chunks.append(data or b"")
                 labels += batch.column(label_column).to_pylist()
-        except OSError as error:  # pyarrow's own errors are OSError or ValueError
+        except (OSError, ValueError) as error:  # pyarrow's own errors are of these types too
             raise ValueError(f"{where}: {printable(str(error))}") from None
         names += [f"{path.name} row {row}" for row in range(len(labels) - len(names))]
     ends = np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64)
     return np.frombuffer(b"".join(chunks), dtype=np.uint8), ends, labels, names, classes
 
 
-def open_parquet(paths: Sequence[Path]) -> dict[str, ImageSet]:
+def open_parquet(paths: Sequence[Path], root: Path) -> dict[str, ImageSet]:
     """The splits that the file names speak of. The encoded images are held in memory; workers share it."""
     parquet = _import_pyarrow()
-    groups: dict[str, list[Path]] = {}
-    for path in sorted(paths):
-        groups.setdefault(split_word(path.name) or split_word(path.parent.name) or "train", []).append(path)
     parts: dict[str, ImageSet] = {}
-    tables = {split: _read_table(parquet, members) for split, members in groups.items()}
+    tables = {split: _read_table(parquet, members) for split, members in group_by_split(paths, root).items()}
     classes = next((table[4] for table in tables.values() if table[4]), None)
-    for split in sorted(tables, key=["train", "val", "test"].index):
-        buffer, ends, values, names, _ = tables[split]
+    for split, (buffer, ends, values, names, _) in tables.items():
         if any(value is None or not isinstance(value, int | str) for value in values):
             raise ValueError(f"{split}: labels must be integers or strings, and none may be missing")
         if values and all(isinstance(value, int) for value in values):

@@ -19,7 +19,7 @@ import numpy as np
 
 from .decode import DEFAULT_LIMITS, Limits, decode_image
 from .imageset import BadImage, ImageSet, PackedNames, digest, printable
-from .splitting import encode_labels, split_word
+from .splitting import encode_labels, group_by_split
 
 _IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp")
 _LABEL_KEYS = ("label", "class", "cls", "target")
@@ -182,22 +182,20 @@ def looks_like_shard(path: Path) -> bool:
     return False
 
 
-def open_shards(paths: Sequence[Path]) -> tuple[dict[str, ImageSet], str]:
+def open_shards(paths: Sequence[Path], root: Path) -> tuple[dict[str, ImageSet], str]:
     """The splits that the shards' names speak of (all of it train where they do not), and a note for the user."""
-    groups: dict[str, list[Path]] = {}
-    for path in paths:
-        groups.setdefault(split_word(path.name) or split_word(path.parent.name) or "train", []).append(path)
-    indices = {split: ShardIndex() for split in groups}
-    for split, members in groups.items():
-        for path in sorted(members):
+    indices: dict[str, ShardIndex] = {}
+    for split, members in group_by_split(paths, root).items():
+        indices[split] = ShardIndex()
+        for path in members:
             _index_shard(path, indices[split])
     if not any(index.names for index in indices.values()):
         raise ValueError(f"{printable(str(paths[0]))}: no images with labels in {len(paths)} shards")
     classes = _shard_classes(indices)
     parts: dict[str, ImageSet] = {}
-    for split in sorted(indices, key=["train", "val", "test"].index):
-        labels, classes = encode_labels(indices[split].labels, classes)
-        parts[split] = ShardImages(indices[split], labels, classes)
+    for split, index in indices.items():
+        labels, classes = encode_labels(index.labels, classes)
+        parts[split] = ShardImages(index, labels, classes)
     ignored = sum((index.ignored for index in indices.values()), Counter())
     listed = ", ".join(f"{count} .{kind}" for kind, count in sorted(ignored.items()))
     return parts, f"; members not decoded: {listed}" if listed else ""

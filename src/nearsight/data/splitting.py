@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 
@@ -25,6 +26,15 @@ def split_word(file_name: str) -> str | None:
     """The split a file name speaks of: 'imagenet-train-0003.tar' is train, 'photos.tar' none."""
     found = {SPLIT_WORDS[word] for word in re.split(r"[^a-z]+", file_name.lower()) if word in SPLIT_WORDS}
     return found.pop() if len(found) == 1 else None
+
+
+def group_by_split(paths: Iterable[Path], root: Path) -> dict[str, list[Path]]:
+    """Files by the split their name speaks of, or the folder they lie in below `root`; 'train' where neither does."""
+    groups: dict[str, list[Path]] = {}
+    for path in sorted(paths):
+        folder = SPLIT_WORDS.get(path.parent.name.lower()) if path.parent != root else None
+        groups.setdefault(split_word(path.name) or folder or "train", []).append(path)
+    return {split: groups[split] for split in ("train", "val", "test") if split in groups}
 
 
 def make_splits(

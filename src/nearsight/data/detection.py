@@ -1,0 +1,139 @@
+"""From what the user wrote as DATA to images with boxes: COCO's json, Pascal VOC's xml or YOLO's text files."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+from pathlib import Path
+
+from .archive import ARCHIVE_SUFFIXES, safe_extract
+from .decode import IMAGE_SUFFIXES
+from .detection_boxes import BoxCollector, DetectionSet, DetectionSplits, hold_out, read_text
+from .detection_coco import looks_like_coco, read_coco
+from .detection_voc import read_voc
+from .detection_yolo import find_yolo, read_yolo
+from .imageset import printable
+from .known import default_root
+from .splitting import SPLIT_WORDS, split_word
+
+BUNDLED = "bccd"
+_LAYOUTS = (
+    "COCO (train.json … with images/, or annotations/instances_*.json), Pascal VOC (Annotations/*.xml with JPEGImages/), "
+    "YOLO (images/ and labels/ with data.yaml or classes.txt)"
+)
+_ANNOTATION_SUFFIXES = (".json", ".xml", ".txt", ".yaml", ".yml", ".names")
+
+
+def open_detection(source: str | Path, *, seed: int = 0, val_fraction: float = 0.1) -> DetectionSplits:
+    """Recognise a detection data source and open it: a folder, a COCO json, an archive of either, or 'bccd', a small set
+    of blood cells that comes with the package. Where there is no val split, a share of train is set aside.
+    """
+    path = Path(source).expanduser()
+    if str(source) == BUNDLED and not path.exists():
+        path = Path(str(files(__package__) / "bccd"))
+    if not path.exists():
+        raise ValueError(
+            f"{printable(str(source))}: no such file or folder; detection data is {_LAYOUTS}, or '{BUNDLED}'"
+        )
+    if path.is_file() and path.name.lower().endswith(ARCHIVE_SUFFIXES):
+        path = _extracted(path)
+    kind, parts = _read(path)
+    return _finish(f"{kind} {printable(str(source))}", parts, seed, val_fraction)
+
+
+def _read(path: Path) -> tuple[str, dict[str, BoxCollector]]:
+    if path.is_file():
+        if path.suffix.lower() != ".json":
+            raise ValueError(f"{printable(str(path))}: not detection data; it is {_LAYOUTS}")
+        return "COCO json", {"train": read_coco(path, "train")}
+    if jsons := _coco_files(path):
+        return "COCO folder", {split: read_coco(file, split) for split, file in jsons.items()}
+    if xmls := _voc_files(path):
+        train = read_voc(path, xmls.pop("train"))
+        rest = {split: read_voc(path, found, train.classes) for split, found in xmls.items()}
+        return "Pascal VOC folder", {"train": train, **rest}
+    if (yolo := find_yolo(path)) is not None:
+        classes, folders = yolo
+        return "YOLO folder", {split: read_yolo(path, folder, classes) for split, folder in folders.items()}
+    raise ValueError(f"{printable(str(path))}: no boxes found; detection data is {_LAYOUTS}")
+
+
+def _finish(kind: str, parts: dict[str, BoxCollector], seed: int, val_fraction: float) -> DetectionSplits:
+    if "train" not in parts:
+        raise ValueError(f"{kind}: no training split among {', '.join(parts)}; name one part 'train'")
+    sets = {split: part.build() for split, part in parts.items()}
+    for split, images in sets.items():
+        if (images.classes, images.category_ids) != (sets["train"].classes, sets["train"].category_ids):
+            raise ValueError(f"{kind}: train and {split} disagree about the classes")
+    if not len(sets["train"].labels):
+        raise ValueError(f"{kind}: the training images have no boxes at all")
+    notes = tuple(f"{split}: {note}" for split, part in parts.items() for note in part.summary())
+    how = "val as given"
+    if "val" not in sets:
+        if not 0 < val_fraction < 1:
+            raise ValueError(
+                f"{kind}: there is no val split, so val_fraction must be between 0 and 1, not {val_fraction}"
+            )
+        sets["train"], sets["val"] = hold_out(sets["train"], val_fraction, seed)
+        how = f"val is {val_fraction:.0%} of train, by hash of seed {seed} and name"
+    counts = ", ".join(f"{split} {len(s)} images with {len(s.labels)} boxes" for split, s in sets.items())
+    origin = f"{kind}: {len(sets['train'].classes)} classes; {counts}; {how}"
+    return DetectionSplits(sets["train"], sets["val"], sets.get("test"), origin, notes)
+
+
+def _coco_files(folder: Path) -> dict[str, Path]:
+    """COCO's annotation files by split: `instances_…` where there are any, else every json that looks like one."""
+    found = sorted(
+        {*folder.glob("*.json"), *folder.glob("annotations/*.json"), *folder.glob("*/_annotations.coco.json")}
+    )
+    instances = [path for path in found if path.name.startswith("instances_")]
+    by_split: dict[str, Path] = {}
+    for path in instances or [path for path in found if looks_like_coco(path)]:
+        parent = SPLIT_WORDS.get(path.parent.name.lower()) if path.parent != folder else None
+        split = split_word(path.stem.rstrip("0123456789")) or parent or "train"
+        if split in by_split:
+            raise ValueError(
+                f"{printable(str(folder))}: {by_split[split].name} and {path.name} are both {split}; "
+                "name them train.json, val.json and test.json, or give one file"
+            )
+        by_split[split] = path
+    return by_split
+
+
+def _voc_files(folder: Path) -> dict[str, list[Path]]:
+    """VOC's annotation files by split: by ImageSets/Main/*.txt, by folders named as splits, or all as train."""
+    everything = sorted(folder.glob("Annotations/*.xml")) or sorted(folder.glob("annotations/*.xml"))
+    by_stem = {path.stem: path for path in everything}
+    by_split: dict[str, list[Path]] = {}
+    for split in ("train", "val", "test"):
+        listed = folder / "ImageSets" / "Main" / f"{split}.txt"
+        if everything and listed.is_file():
+            stems = [line.split()[0] for line in read_text(listed, 2**26).splitlines() if line.strip()]
+            if missing := [stem for stem in stems if stem not in by_stem]:
+                raise ValueError(f"{printable(str(listed))}: {printable(missing[0])} has no annotation file")
+            by_split[split] = [by_stem[stem] for stem in stems]
+    if by_split:
+        return by_split
+    if everything:
+        return {"train": everything}
+    for sub in sorted(folder.iterdir()):
+        split_name = SPLIT_WORDS.get(sub.name.lower())
+        if split_name and sub.is_dir() and (xmls := sorted(sub.rglob("*.xml"))):
+            by_split[split_name] = xmls
+    if by_split and "train" not in by_split:
+        raise ValueError(f"{printable(str(folder))}: no training split among {', '.join(by_split)}")
+    return by_split
+
+
+def _extracted(path: Path) -> Path:
+    """The archive's images and annotations, unpacked once; another file under the same name is another folder."""
+    status = path.stat()
+    identity = f"boxes\0{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
+    target = default_root() / "unpacked" / hashlib.sha256(identity.encode()).hexdigest()[:24]
+    if not target.is_dir():
+        safe_extract(path, target, suffixes=(*IMAGE_SUFFIXES, *_ANNOTATION_SUFFIXES))
+    inner = [entry for entry in target.iterdir() if not entry.name.startswith(".")]
+    return inner[0] if len(inner) == 1 and inner[0].is_dir() else target
+
+
+__all__ = ["BUNDLED", "DetectionSet", "DetectionSplits", "open_detection"]

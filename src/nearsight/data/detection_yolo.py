@@ -1,0 +1,145 @@
+"""YOLO's text files: a line 'class centre-column centre-row width height' for each box, in fractions of the image."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from PIL import Image
+
+from .decode import IMAGE_SUFFIXES
+from .detection_boxes import BoxCollector, read_text
+from .imageset import printable
+
+_TURNED = (5, 6, 7, 8)  # EXIF orientations that swap height and width
+
+
+def read_yolo(root: Path, folder: Path, classes: tuple[str, ...]) -> BoxCollector:
+    """The images below `folder`, whose labels lie in the folder of the same path with 'images' turned into 'labels'."""
+    collector = BoxCollector(root, classes)
+    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file())
+    for number, file in enumerate(files, start=1):
+        name = str(file.relative_to(root))
+        size = _size(file)
+        if size is None:
+            collector.note("unreadable images left out", printable(name))
+            continue
+        image = collector.add_image(name, size, number)
+        labels = label_file(root, file)
+        if labels.is_file():
+            _read_labels(collector, image, size, labels)
+    return collector
+
+
+def label_file(root: Path, image: Path) -> Path:
+    """images/…/a.jpg → labels/…/a.txt; without a folder 'images' below the root, a.txt lies beside a.jpg."""
+    parts = list(image.relative_to(root).parts)
+    places = [place for place, part in enumerate(parts[:-1]) if part == "images"]
+    if places:
+        parts[places[-1]] = "labels"
+    return (root / Path(*parts)).with_suffix(".txt")
+
+
+def _read_labels(collector: BoxCollector, image: int, size: tuple[int, int], path: Path) -> None:
+    height, width = size
+    for number, line in enumerate(read_text(path, 2**24).splitlines(), start=1):
+        if not line.strip():
+            continue
+        where = f"{printable(str(path))}, line {number}"
+        try:
+            values = [float(word) for word in line.split()]
+        except ValueError:
+            raise ValueError(f"{where}: {printable(repr(line.strip()))} is not a line of numbers") from None
+        if len(values) != 5:
+            raise ValueError(f"{where}: a box is 'class column row width height', but there are {len(values)} numbers")
+        label, col, row, wide, high = values
+        if label != label // 1 or not 0 <= label < len(collector.classes):
+            raise ValueError(f"{where}: class {label:g} of {len(collector.classes)} does not exist")
+        if max(abs(value) for value in values[1:]) > 1.5:
+            raise ValueError(
+                f"{where}: {values[1:]} are not fractions of the image; divide pixels by its width and height"
+            )
+        corners = (
+            (col - wide / 2) * width,
+            (row - high / 2) * height,
+            (col + wide / 2) * width,
+            (row + high / 2) * height,
+        )
+        collector.add_box(image, corners, int(label), where)
+
+
+def _size(file: Path) -> tuple[int, int] | None:
+    """(height, width) of the upright image, from its header."""
+    try:
+        with Image.open(file) as image:
+            turned = image.getexif().get(0x0112, 1) in _TURNED
+            return (image.width, image.height) if turned else (image.height, image.width)
+    except Exception:  # decoders raise nearly every type on damaged input; each of them means this image is bad
+        return None
+
+
+def find_yolo(root: Path) -> tuple[tuple[str, ...], dict[str, Path]] | None:
+    """Class names and the image folder of each split, or None where nothing looks like YOLO's layout."""
+    settings_file = next(
+        (root / name for name in ("data.yaml", "data.yml", "dataset.yaml") if (root / name).is_file()), None
+    )
+    settings = _settings(settings_file) if settings_file else {}
+    splits = _split_folders(root, settings)
+    if not splits or not (settings_file or _has_labels(root, splits)):
+        return None
+    return _classes(root, settings, settings_file), splits
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(read_text(path, 2**22))
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{printable(str(path))}: not valid yaml ({printable(str(error))})") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{printable(str(path))}: expected names and the folders of train and val")
+    return content
+
+
+def _split_folders(root: Path, settings: dict[str, Any]) -> dict[str, Path]:
+    """Folders that the settings name, as far as they are below root; else the customary ones."""
+    found: dict[str, Path] = {}
+    for split, words in (("train", ("train",)), ("val", ("val", "valid", "validation")), ("test", ("test",))):
+        stated = settings.get(split)
+        candidates = [re.sub(r"^(\./|\.\./)+", "", stated)] if isinstance(stated, str) else []
+        for word in words:
+            candidates += [f"images/{word}", f"{word}/images", word]
+        for candidate in candidates:
+            path = Path(candidate)
+            if not path.is_absolute() and ".." not in path.parts and (root / path).is_dir():
+                found[split] = root / path
+                break
+    if not found and (root / "images").is_dir():
+        found["train"] = root / "images"
+    return found
+
+
+def _has_labels(root: Path, splits: dict[str, Path]) -> bool:
+    return any(
+        label_file(root, file).is_file()
+        for folder in splits.values()
+        for file in folder.rglob("*")
+        if file.suffix.lower() in IMAGE_SUFFIXES
+    )
+
+
+def _classes(root: Path, settings: dict[str, Any], settings_file: Path | None) -> tuple[str, ...]:
+    names = settings.get("names")
+    if isinstance(names, dict):
+        if sorted(names) != list(range(len(names))):
+            raise ValueError(f"{printable(str(settings_file))}: names must number the classes 0, 1, 2, …")
+        names = [names[number] for number in range(len(names))]
+    if isinstance(names, list) and names:
+        return tuple(str(name) for name in names)
+    listed = next((root / name for name in ("classes.txt", "obj.names") if (root / name).is_file()), None)
+    if listed is not None:
+        return tuple(line.strip() for line in read_text(listed, 2**20).splitlines() if line.strip())
+    raise ValueError(
+        f"{printable(str(root))}: class names are not stated; add a data.yaml with names, or a classes.txt with one a line"
+    )

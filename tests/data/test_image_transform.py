@@ -1,0 +1,81 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms
+
+from nearsight.data import Augment, BatchEval, EvalTransform, Mixing, TrainTransform
+from nearsight.data.batch_rand_augment import NUM_CHOICES
+from nearsight.data.image_transform import RAND_AUGMENT_OPS
+
+
+@pytest.mark.parametrize(("height", "width"), [(70, 90), (91, 40), (28, 28), (20, 33)])
+@pytest.mark.parametrize("ratio", [0.875, 0.9, 1.0])
+def test_eval_is_torchvisions_resize_and_centre_crop(picture, height, width, ratio):
+    pixels = picture(0, height, width)
+    twin = transforms.Compose(
+        [
+            transforms.Resize(math.floor(28 / ratio), transforms.InterpolationMode.BICUBIC),
+            transforms.CenterCrop(28),
+        ]
+    )
+    out = EvalTransform(28, crop_ratio=ratio)(pixels)
+    assert np.abs(out.permute(1, 2, 0).numpy().astype(int) - np.asarray(twin(Image.fromarray(pixels)))).max() <= 1
+
+
+def test_batched_eval_agrees_with_the_per_image_one(picture):
+    pixels = picture(1, 64, 64)
+    images = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+    batched = BatchEval(28, crop_ratio=0.875, mean=(0, 0, 0), std=(1, 1, 1))(images) * 255
+    single = EvalTransform(28, crop_ratio=0.875)(pixels)
+    assert (batched[0] - single).abs().max() <= 1.01
+    untouched = BatchEval(64, mean=(0, 0, 0), std=(1, 1, 1))(images) * 255
+    assert torch.allclose(untouched, images.float())
+
+
+def test_shapes_of_every_kind_become_square(picture):
+    for height, width in ((1, 1), (1, 500), (300, 2), (8, 8)):
+        pixels = picture(2, height, width)
+        for crop in ("resized", "pad", "none"):
+            assert TrainTransform(Augment(size=8, crop=crop))(pixels, 3).shape == (3, 8, 8)
+        assert EvalTransform(8)(pixels).shape == (3, 8, 8)
+
+
+def test_only_the_crop_is_done_where_the_device_does_the_rest(picture):
+    pixels = picture(3, 20, 20)
+    plain = Augment(size=20, crop="none", flip=1.0, rand_num_ops=3, rand_prob=1.0)
+    assert torch.equal(TrainTransform(plain, crop_only=True)(pixels, 1), torch.from_numpy(pixels).permute(2, 0, 1))
+    assert not torch.equal(TrainTransform(plain)(pixels, 1), torch.from_numpy(pixels).permute(2, 0, 1))
+
+
+def test_the_strongest_augmentation_never_fails(picture):
+    transform = TrainTransform(Augment(size=9, rand_num_ops=2, rand_magnitude=10, rand_std=5, rand_prob=1, jitter=1))
+    for key in range(200):
+        assert transform(picture(4), key).dtype == torch.uint8
+    assert len(RAND_AUGMENT_OPS) == NUM_CHOICES
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"size": 0}, "size must be positive"),
+        ({"crop": "centre"}, "crop must be resized, pad or none, got 'centre'"),
+        ({"crop_scale": (0.5, 0.1)}, "crop_scale"),
+        ({"flip": 1.5}, "flip is a probability"),
+        ({"rand_magnitude": 11}, r"rand_magnitude must be in 0\.\.10, got 11"),
+        ({"erase_area": (0.1, 1.0)}, "erase_area"),
+        ({"std": (0.0, 1.0, 1.0)}, "std must be positive"),
+    ],
+)
+def test_bad_settings(fields, message):
+    with pytest.raises(ValueError, match=message):
+        Augment(**{"size": 8, **fields})
+
+
+def test_bad_mixing():
+    with pytest.raises(ValueError, match="group must be even"):
+        Mixing(group=3)
+    with pytest.raises(ValueError, match="smoothing"):
+        Mixing(smoothing=1.0)

@@ -1,0 +1,42 @@
+import numpy as np
+import pytest
+
+from nearsight.data import epoch_order, local_batch
+from nearsight.data.counter import sample_keys
+
+
+def test_an_epoch_shows_every_image_once_and_epochs_differ():
+    first, second = (epoch_order(53, 7, epoch) for epoch in (0, 1))
+    assert sorted(first.indices) == list(range(53)) == sorted(second.indices)
+    assert first.indices.tolist() != second.indices.tolist()
+    assert first.indices.tolist() == epoch_order(53, 7, 0).indices.tolist()
+    assert first.indices.tolist() != epoch_order(53, 8, 0).indices.tolist()
+    assert epoch_order(5, 0, 3, shuffle=False).indices.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("count", "repeats"), [(12, 3), (53, 3), (10, 4)])
+def test_repeated_augmentation_keeps_the_length_and_is_fair(count, repeats):
+    epochs = [epoch_order(count, 0, epoch, repeats=repeats) for epoch in range(2 * repeats)]
+    assert all(len(order) == count for order in epochs)
+    for cycle in (epochs[:repeats], epochs[repeats:]):
+        shown = np.bincount(np.concatenate([order.indices for order in cycle]), minlength=count)
+        assert set(shown) == {repeats}
+    # Copies of an image lie side by side, each with its own augmentation.
+    order = epochs[0]
+    assert order.indices[:repeats].tolist() == [order.indices[0]] * repeats
+    assert order.repeats[:repeats].tolist() == list(range(repeats))
+    assert len(set(order.keys)) == count
+    assert order.keys[1] == sample_keys(0, 0, int(order.indices[1]), 1)
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 6])
+def test_processes_share_each_global_batch(world):
+    order = epoch_order(50, 0, 0)
+    for step in range(order.steps(12, drop_last=False)):
+        shares = [order.indices[order.part(step, 12, rank, world)] for rank in range(world)]
+        assert np.concatenate(shares).tolist() == order.indices[step * 12 : (step + 1) * 12].tolist()
+
+
+def test_a_batch_that_does_not_divide_is_refused_with_the_sizes_that_would():
+    with pytest.raises(ValueError, match=r"batch of 16 .* 3 processes; numbers that fit: 1, 2, 4, 8, 16"):
+        local_batch(16, 3)
