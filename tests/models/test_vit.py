@@ -89,3 +89,11 @@ def test_every_parameter_gets_a_gradient():
         model = create_model(name, num_classes=5)
         model(torch.randn(2, 3, 32, 32)).sum().backward()
         assert [n for n, p in model.named_parameters() if p.grad is None] == []
+
+
+def test_a_convolutional_stem_makes_the_same_grid():
+    model = small(stem="conv")
+    assert model(torch.randn(2, 3, 20, 28)).shape == (2, 5)
+    assert model.patch_embed(torch.randn(1, 3, 20, 28)).shape == (1, 35, 144)
+    with pytest.raises(ValueError, match="patch_size=6 is no power of two"):
+        small(stem="conv", img_size=36, patch_size=6)

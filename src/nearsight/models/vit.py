@@ -20,6 +20,7 @@ from .size import as_pair, grid_of
 
 PositionalLayer = Literal["gpsa", "psa"]
 Pool = Literal["token", "mean"]
+Stem = Literal["patch", "conv"]
 
 
 class PatchEmbed(nn.Module):
@@ -31,6 +32,33 @@ class PatchEmbed(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.proj(images).flatten(2).transpose(1, 2)
+
+
+class ConvPatchEmbed(nn.Module):
+    """The same grid of tokens from a few strided 3×3 convolutions: [B, C, H, W] → [B, N, width].
+
+    Neither paper has it. Halving the image step by step instead of cutting it at once helps where pictures are few.
+    """
+
+    def __init__(self, patch_size: int, in_chans: int, width: int) -> None:
+        super().__init__()
+        num_halvings = patch_size.bit_length() - 1
+        if patch_size < 2 or 2**num_halvings != patch_size:
+            raise ValueError(f"stem='conv' halves the image step by step; patch_size={patch_size} is no power of two")
+        layers: list[nn.Module] = []
+        channels = in_chans
+        for step in range(num_halvings + 1):  # one layer at full size, then one for each halving
+            out = max(width >> (num_halvings - step), 1)
+            layers += [
+                nn.Conv2d(channels, out, 3, stride=1 if step == 0 else 2, padding=1, bias=False),
+                nn.BatchNorm2d(out),
+                nn.ReLU(inplace=True),
+            ]
+            channels = out
+        self.layers = nn.Sequential(*layers, nn.Conv2d(width, width, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layers(images).flatten(2).transpose(1, 2)
 
 
 class Block(nn.Module):
@@ -68,6 +96,7 @@ class VisionTransformer(nn.Module):
         *,
         img_size: int | tuple[int, int] = 224,
         patch_size: int = 16,
+        stem: Stem = "patch",
         in_chans: int = 3,
         num_classes: int = 1000,
         width: int,
@@ -93,6 +122,7 @@ class VisionTransformer(nn.Module):
     ) -> None:
         super().__init__()
         require_choice("positional_layer", positional_layer, ("gpsa", "psa"))
+        require_choice("stem", stem, ("patch", "conv"))
         if not 0 <= num_gated_blocks <= depth:
             raise ValueError(f"num_gated_blocks={num_gated_blocks} must lie between 0 and depth={depth}")
         # A class token that no attention layer follows would never see the patches, so their mean is read instead.
@@ -109,7 +139,8 @@ class VisionTransformer(nn.Module):
         self.num_heads, self.num_gated_blocks, self.num_classes = num_heads, num_gated_blocks, num_classes
         self.pool, self.distilled, self.grad_checkpointing = pool, distilled, False
 
-        self.patch_embed = PatchEmbed(patch_size, in_chans, width)
+        embed = PatchEmbed if stem == "patch" else ConvPatchEmbed
+        self.patch_embed = embed(patch_size, in_chans, width)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if pool == "token" or distilled else None
         self.dist_token = nn.Parameter(torch.zeros(1, 1, width)) if distilled else None
         self.num_prefix_tokens = (self.cls_token is not None) + (self.dist_token is not None)
