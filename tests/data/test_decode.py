@@ -183,6 +183,20 @@ def test_bombs_are_refused_from_the_header():
         decode_image(one_bit_png(9, 3), "x", Limits(max_side=8))
 
 
+def test_bombs_in_the_metadata_and_in_later_frames(picture):
+    sound = encoded(picture(6))
+    packer = zlib.compressobj(9)
+    text = b"".join(packer.compress(bytes(2**20)) for _ in range(100)) + packer.flush()
+    bomb = sound[:33] + png_chunk(b"zTXt", b"Comment\0\0" + text) + sound[33:]  # after the header chunk
+    frames = [Image.new("L", (40, 30), shade % 256) for shade in range(500)]
+    animation = encoded(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with contextlib.suppress(BadImage):  # the picture itself is sound, so either answer will do
+        assert np.array_equal(decode_image(bomb, "text.png"), picture(6))
+    assert decode_image(animation, "long.gif").shape == (30, 40, 3)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000  # KiB
+
+
 def test_names_cannot_forge_log_lines():
     with pytest.raises(BadImage) as caught:
         decode_image(b"", "a\nerror: all is lost\x1b[31m.png")

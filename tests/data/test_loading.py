@@ -1,5 +1,6 @@
 """The same samples in the same order, whatever the number of workers, processes and restarts; bad images replaced."""
 
+import pickle
 import random
 from pathlib import Path
 
@@ -193,6 +194,16 @@ def test_a_class_without_a_readable_image_is_named(damaged):
         read_or_replace(train, 5, {})
     with pytest.raises(TooManyBadImages):
         list(BatchStream(train, epoch_order(24, 0, 0), 12, transform=EvalTransform(8), bad=BadImageLog(24, cap=1.0)))
+
+
+def test_everything_travels_to_workers_that_do_not_share_memory(damaged, images):
+    """Where processes are spawned rather than forked, sets and transforms are pickled."""
+    for source in (open_data(damaged).train, open_data("clothing").val, images):
+        copy = pickle.loads(pickle.dumps(source))
+        assert copy.fingerprint() == source.fingerprint()
+        assert np.array_equal(copy.read(0), source.read(0))
+    transform = pickle.loads(pickle.dumps(TrainTransform(STRONG)))
+    assert torch.equal(transform(images.read(0), 5), TrainTransform(STRONG)(images.read(0), 5))
 
 
 def test_progress_is_reported(images):
