@@ -1,5 +1,5 @@
-"""A task of a few hundred numbers: large enough to have epochs, dropout, batches and an optimum, small enough to run 200
-steps in a moment. The engine's fault tests run on it, which also shows that the engine knows nothing of images."""
+"""A task of a few hundred numbers: large enough to have epochs, dropout, batches and an optimum, small enough to run
+200 steps in a moment. The engine's fault tests run on it, which also shows that the engine knows nothing of images."""
 
 from __future__ import annotations
 
@@ -94,23 +94,23 @@ class ToyTask:
 
 def toy_recipe(**changes) -> Recipe:
     """200 steps, a line each, a checkpoint every 20."""
-    settings = dict(
-        data="toy",
-        model="toy",
-        batch=16,
-        epochs=200 / 6,
-        warmup_epochs=1.0,
-        lr=1e-2,
-        lr_batch=0,
-        ema=0.9,
-        drop_path=0.2,
-        mixup=0.0,
-        cutmix=0.0,
-        log_every=1,
-        eval_every=5.0,
-        save_every=20,
-        device="cpu",
-        report=False,
-        compile="off",
-    )
+    settings = {
+        "data": "toy",
+        "model": "toy",
+        "batch": 16,
+        "epochs": 200 / 6,
+        "warmup_epochs": 1.0,
+        "lr": 1e-2,
+        "lr_batch": 0,
+        "ema": 0.9,
+        "drop_path": 0.2,
+        "mixup": 0.0,
+        "cutmix": 0.0,
+        "log_every": 1,
+        "eval_every": 5.0,
+        "save_every": 20,
+        "device": "cpu",
+        "report": False,
+        "compile": "off",
+    }
     return Recipe(**{**settings, **changes})

@@ -234,7 +234,7 @@ def _read(folder: Path, step: int) -> Checkpoint:
         except OSError as error:
             raise DiskError(f"{folder / name}: {error.strerror}") from error
         if len(content) != size or hashlib.sha256(content).hexdigest() != digest:
-            raise DiskError(f"{folder / name}: its content does not match the manifest")
+            raise DiskError(f"{folder / name}: its content does not match MANIFEST.json")
         contents[name] = content
     try:
         state = json.loads(contents.pop("state.json"))

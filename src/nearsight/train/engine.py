@@ -89,8 +89,16 @@ class Trainer:
                 self._train_from(self.progress.step)
             except torch.OutOfMemoryError as error:
                 self._shrink(error)
+            except RuntimeError as error:  # the loader's signal handler raises wherever the program happens to be
+                if "DataLoader worker" not in str(error):
+                    raise
+                raise DataLoadingError(
+                    f"a data-loading process died ({str(error).splitlines()[0].strip()}); it may have run out of "
+                    "memory or of space in /dev/shm: try fewer --workers, then resume"
+                ) from error
         self._save_at_last()
-        self.log.close()
+        if self.world.leads:
+            self.log.close()
 
     def _train_from(self, step: int) -> None:
         with contextlib.closing(self._feed(step)) as feed:
@@ -108,19 +116,12 @@ class Trainer:
                     return
 
     def _feed(self, step: int) -> Generator[Sequence[Inputs], None, None]:
-        """The task's batches, with the time spent waiting for them and a plain word when a loading process dies."""
+        """The task's batches, with the time spent waiting for them."""
         feed = self.task.feed(step, self.place)
         while True:
             try:
                 with self.clock.waiting():
                     inputs = next(feed)
-            except RuntimeError as error:
-                if "DataLoader worker" not in str(error):
-                    raise
-                raise DataLoadingError(
-                    f"a data-loading process died ({str(error).splitlines()[0]}); it may have run out of memory or of "
-                    "space in /dev/shm: try fewer --workers, then resume"
-                ) from error
             except ValueError as error:
                 raise DataLoadingError(str(error)) from error
             yield inputs

@@ -6,6 +6,10 @@ of sysexits.h (bad data, cannot create, input/output error, temporary failure).
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 OK = 0
 USAGE = 2
 NON_FINITE = 65
@@ -55,3 +59,18 @@ class DataLoadingError(RunEnded):
     """Reading the training data failed beyond the policy for bad images."""
 
     code = 1
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """For a program's outermost level: a bad argument or an early end becomes one line on stderr and its exit code."""
+    try:
+        yield
+    except RunEnded as ended:
+        print(f"{'stopped' if ended.code == PREEMPTED else 'error'}: {ended}", file=sys.stderr, flush=True)
+        raise SystemExit(ended.code) from None
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        raise SystemExit(USAGE) from None
+    except KeyboardInterrupt:
+        raise SystemExit(INTERRUPTED) from None

@@ -1,0 +1,184 @@
+"""Runs a training process with faults built in from outside: the package itself has no test hooks.
+
+A spec is {"run", "output", "recipe": changes, "task": "toy" | "images", and any of the faults below}.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from toy import ToyTask, toy_recipe
+
+from nearsight.train import checkpoint, durable
+from nearsight.train.classification import ClassificationTask
+from nearsight.train.exits import reported
+from nearsight.train.recipe_file import apply_changes
+from nearsight.train.runfolder import RunFolder
+from nearsight.train.runner import train
+
+
+class Printer:
+    """Every note and every step on a line of its own."""
+
+    def record(self, record) -> None:
+        if record["kind"] == "train":
+            print(f"step {record['step']}", flush=True)
+
+    def note(self, text: str) -> None:
+        print(text, flush=True)
+
+    def close(self) -> None:
+        print("closed", flush=True)
+
+
+def run(spec: dict) -> None:
+    os.environ.update(spec.get("environment", {}))
+    recipe = apply_changes(toy_recipe(), spec.get("recipe", {}), where="spec")
+    with reported():
+        _limit_files(spec.get("largest_file"))
+        _kill_in_checkpoint(spec.get("kill_at"))
+        _fill_disk(spec.get("disk_full"))
+        _forbid_network(spec.get("no_network", False))
+        task = (FaultyToy if spec.get("task", "toy") == "toy" else ClassificationTask)(recipe)
+        if isinstance(task, FaultyToy):
+            task.spec = spec
+        train(
+            recipe,
+            RunFolder(spec["run"]),
+            task=task,
+            audience=lambda _: [Printer()],
+            override=spec.get("override", False),
+        )
+
+
+class FaultyToy(ToyTask):
+    """The toy with trouble at chosen steps."""
+
+    spec: ClassVar[dict] = {}
+
+    def prepare(self, inputs, step, first):
+        self.step = int(step)
+        time.sleep(self.spec.get("slow", 0.0))
+        mine = int(os.environ.get("RANK", "0")) == self.spec.get("die_rank", 0)
+        marker = Path(self.spec["run"] + ".died")
+        if self.step == self.spec.get("stop_at"):
+            os.kill(os.getpid(), signal.SIGTERM)
+        if self.step == self.spec.get("die_once_at") and mine and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        batch = super().prepare(inputs, step, first)
+        limit = self.spec.get("memory_limit")
+        if limit is not None and len(batch.inputs) > limit:
+            raise torch.OutOfMemoryError("pretended: tried to allocate 20 MiB")
+        return batch
+
+    def loss(self, outputs, batch):
+        loss = super().loss(outputs, batch)
+        if self.step in self.spec.get("nan_loss", ()) or self.step >= self.spec.get("nan_from", float("inf")):
+            return loss * float("nan")
+        if self.step in self.spec.get("inf_gradient", ()):
+            return loss + _ExplodingGradient.apply(outputs).sum() * 0
+        return loss
+
+
+class _ExplodingGradient(torch.autograd.Function):
+    """Finite forward, infinite backward."""
+
+    @staticmethod
+    def forward(ctx, values):
+        return values
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return torch.full_like(gradient, float("inf"))
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _forbid_network(forbid: bool) -> None:
+    def refuse(*arguments):
+        raise AssertionError(f"a connection was tried: {arguments}")
+
+    if forbid:
+        socket.socket.connect = refuse
+        socket.getaddrinfo = refuse
+
+
+def _limit_files(largest: int | None) -> None:
+    if largest is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
+
+
+def _kill_in_checkpoint(kill_at: list | None) -> None:
+    """[point, n]: die at the n-th passing of a point of checkpoint writing."""
+    if kill_at is None:
+        return
+    point, countdown = kill_at[0], [kill_at[1]]
+
+    def passing(*here: str) -> bool:
+        if point not in here:
+            return False
+        countdown[0] -= 1
+        return countdown[0] == 0
+
+    real_write, real_rename, real_replace = checkpoint.write_new, os.rename, os.replace
+
+    def write_new(path, content):
+        if passing(f"half of {path.name}"):
+            with open(path, "wb") as file:
+                file.write(content[: len(content) // 2])
+            _die()
+        real_write(path, content)
+        if passing(f"after {path.name}"):
+            _die()
+
+    def rename(source, target):
+        pruning = ".tmp-" in str(target)
+        if not pruning and passing("before rename"):
+            _die()
+        real_rename(source, target)
+        if passing("after prune rename" if pruning else "after rename"):
+            _die()
+
+    def replace(source, target):
+        if passing(f"before pointer {Path(target).name}"):
+            _die()
+        real_replace(source, target)
+
+    checkpoint.write_new = write_new
+    checkpoint.os.rename = rename
+    durable.os.replace = replace
+
+
+def _fill_disk(between: list | None) -> None:
+    """[first, last]: the disk is full for the checkpoints of these steps."""
+    if between is None:
+        return
+    real = checkpoint.write_new
+
+    def write_new(path, content):
+        step = int(path.parent.name.split("-")[1].split(".")[0])
+        if between[0] <= step <= between[1]:
+            real(path, content[: len(content) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        real(path, content)
+
+    checkpoint.write_new = write_new
+
+
+if __name__ == "__main__":  # one rank under torchrun
+    import json
+    import sys
+
+    torch.set_num_threads(1)
+    run(json.loads(sys.argv[1]))

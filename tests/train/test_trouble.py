@@ -1,0 +1,191 @@
+"""Trouble that is not a kill: changed settings, full disks, NaN, memory, two runs in one folder."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+
+import pytest
+
+from conftest import assert_same_outcome, outcome
+
+
+def _losses(run):
+    return [line["loss"] for line in outcome(run)[1] if line["kind"] == "train"]
+
+
+def _started(zygote, run):
+    assert zygote.run(run, kill_at=["after rename", 3]).code == -signal.SIGKILL
+
+
+def _snapshot(run):
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file() and path.name != "run.lock"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model_options": {"width": 12}}, "model_options was {} and is now {'width': 12}"),
+        ({"data": "other"}, "data was 'toy' and is now 'other'"),
+        ({"batch": 32}, "batch was 16 and is now 32"),
+        ({"lr": 0.02}, "lr was 0.01 and is now 0.02. Add --override"),
+    ],
+)
+def test_resuming_another_experiment_is_refused(zygote, tmp_path, changes, words):
+    run = tmp_path / "run"
+    _started(zygote, run)
+    before = _snapshot(run)
+    ended = zygote.run(run, recipe=changes)
+    assert ended.code == 2
+    assert words in ended.text
+    assert _snapshot(run) == before
+
+
+def test_override_lets_the_rate_change(zygote, reference, tmp_path):
+    run = tmp_path / "run"
+    _started(zygote, run)
+    assert zygote.run(run, recipe={"lr": 0.02}, override=True).code == 0
+    assert outcome(run)[0] != outcome(reference)[0]
+
+
+def test_machine_settings_may_change(zygote, reference, tmp_path):
+    run = tmp_path / "run"
+    _started(zygote, run)
+    assert zygote.run(run, recipe={"workers": 0, "save_every": 7, "keep": 3}).code == 0
+    assert_same_outcome(run, reference)
+
+
+def test_foreign_folder_is_refused(zygote, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "thesis.tex").write_text("precious")
+    ended = zygote.run(run)
+    assert ended.code == 2
+    assert "thesis.tex" in ended.text
+    assert not (run / "config.yaml").exists()
+
+
+def test_full_disk_in_the_middle_loses_nothing(zygote, reference, tmp_path):
+    run = tmp_path / "run"
+    ended = zygote.run(run, disk_full=[40, 120])
+    assert ended.code == 0
+    assert ended.text.count("Training goes on") >= 4
+    assert_same_outcome(run, reference)
+
+
+def test_full_disk_at_the_end(zygote, reference, tmp_path):
+    run = tmp_path / "run"
+    ended = zygote.run(run, disk_full=[40, 10_000])
+    assert ended.code == 74
+    assert "No space left" in ended.text
+    assert json.loads((run / "checkpoints" / "last.json").read_text())["step"] == 30
+    assert not list(run.rglob("*.tmp-*"))
+    assert zygote.run(run).code == 0
+    assert_same_outcome(run, reference)
+
+
+def test_file_size_limit_of_the_system(zygote, reference, tmp_path):
+    """A real refusal by the operating system, which also hits the log itself."""
+    run = tmp_path / "run"
+    ended = zygote.run(run, largest_file=12_000)
+    assert ended.code == 74, ended.text
+    assert "File too large" in ended.text
+    assert zygote.run(run).code == 0
+    assert_same_outcome(run, reference)
+
+
+def test_disk_too_small_at_the_start(zygote, tmp_path, monkeypatch):
+    import shutil
+    from collections import namedtuple
+
+    from nearsight.train.checkpoint import require_free_space
+    from nearsight.train.exits import DiskError
+
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100, 90, 10))
+    with pytest.raises(DiskError, match=r"needs 1,234 bytes and .* has 10 free"):
+        require_free_space(tmp_path, 1234)
+
+
+def test_run_path_under_a_file(zygote, tmp_path):
+    (tmp_path / "file").write_text("")
+    ended = zygote.run(tmp_path / "file" / "run", output=str(tmp_path / "out"))
+    assert ended.code == 74
+
+
+@pytest.mark.parametrize("fault", [{"nan_loss": [50]}, {"inf_gradient": [50]}])
+def test_one_bad_step_is_skipped(zygote, reference, tmp_path, fault):
+    run = tmp_path / "run"
+    ended = zygote.run(run, **fault)
+    assert ended.code == 0, ended.text
+    assert "step 50 skipped" in ended.text
+    record = json.loads((run / "skipped-step-00000050.json").read_text())
+    assert len(record["samples"]) == 16
+    assert all(re.fullmatch(r"point \d+", name) for name in record["samples"])
+    log = [line for line in outcome(run)[1] if line["kind"] == "train"]
+    assert log[-1]["skipped"] == 1
+    assert str(log[50]["loss"] if "nan_loss" in fault else log[50]["grad_norm"]) in ("nan", "inf")
+    assert _losses(run)[:50] == _losses(reference)[:50]
+    assert _losses(run)[51] != _losses(reference)[51]  # the update of step 50 did not happen
+
+
+def test_persistent_nan_stops_the_run(zygote, tmp_path):
+    run = tmp_path / "run"
+    ended = zygote.run(run, nan_from=70)
+    assert ended.code == 65
+    assert "3 steps in a row" in ended.text
+    assert json.loads((run / "checkpoints" / "last.json").read_text())["step"] == 60
+    assert (run / "skipped-step-00000072.json").exists()
+    assert not (run / "skipped-step-00000073.json").exists()
+
+
+def test_out_of_memory_halves_the_micro_batch(zygote, reference, tmp_path):
+    run = tmp_path / "run"
+    ended = zygote.run(run, memory_limit=4, recipe={"batch_auto": True, "drop_path": 0.0})
+    assert ended.code == 0, ended.text
+    assert "going on with 8" in ended.text
+    assert "going on with 4" in ended.text
+    whole = tmp_path / "whole"
+    assert zygote.run(whole, recipe={"drop_path": 0.0}).code == 0
+    assert _losses(run) == pytest.approx(_losses(whole), abs=1e-5)
+
+
+def test_out_of_memory_without_permission_explains(zygote, tmp_path):
+    ended = zygote.run(tmp_path / "run", memory_limit=4)
+    assert ended.code == 1
+    assert "--micro-batch 8" in ended.text
+
+
+def test_out_of_memory_at_one_image(zygote, tmp_path):
+    ended = zygote.run(tmp_path / "run", memory_limit=0, recipe={"batch_auto": True})
+    assert ended.code == 1
+    assert "even at a micro-batch of 1" in ended.text
+    assert "Traceback" not in ended.text
+
+
+def test_two_runs_in_one_folder(zygote, reference, tmp_path):
+    run = tmp_path / "run"
+    first = zygote.start(run, slow=0.01)
+    first.wait_for("step 5\n")
+    second = zygote.run(run, output=str(tmp_path / "second.out"))
+    assert second.code == 73
+    assert f"process {first.pid}" in (tmp_path / "second.out").read_text()
+    first.kill()
+    assert first.end().code == -signal.SIGKILL
+    assert zygote.run(run).code == 0  # the lock is free at once
+    assert_same_outcome(run, reference)
+
+
+def test_finished_run_is_not_trained_again(zygote, tmp_path):
+    run = tmp_path / "run"
+    assert zygote.run(run).code == 0
+    before = _snapshot(run)
+    began = time.monotonic()
+    ended = zygote.run(run)
+    assert ended.code == 0
+    assert "finished" in ended.text
+    assert time.monotonic() - began < 20
+    changed = {path.name for path, content in _snapshot(run).items() if before.get(path) != content}
+    assert changed <= {"best.json"}
