@@ -1,0 +1,251 @@
+"""Maps over the whole grid: ConViT's Figures 3, 7, 15, 16 and 17."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ...functional import convolutional_v_pos, positional_weights
+from ...geometry import Grid, head_centers
+from ...models import VisionTransformer, create_model
+from ...nn import SelfAttention
+from ..maps import mean_attention_maps, num_attention_layers
+from ..pictures import Picture, fit_picture, model_size, sample_images
+from ..views import GlobalView
+from ..walk import inspectable, looking, walk
+from .drawing import Sheet, draw_map, draw_picture, gate_chip, look, numbers, save
+
+# Inches: a map, the space between maps and before a group of them, a line of text, and its distance from the map.
+CELL, STEP, GAP, HEADING, LIFT = 0.8, 0.06, 0.34, 0.26, 0.05
+
+
+def figure3(
+    model: nn.Module | None,
+    image: np.ndarray | None,
+    path: str | Path,
+    *,
+    query: tuple[int, int] | None = None,
+    strengths: Sequence[float] = (0.5, 2.0),
+) -> list[Path]:
+    """Figure 3: a fresh self-attention layer sees the picture, a convolutional initialisation sees positions alone.
+
+    Sizes (heads, width, patches) are those of `model`, one of our ViTs (convit_tiny when None); no trained weight
+    enters but its patch embedding. `image` uint8 [H, W, 3] (a bundled picture when None). The paper's (c) and (d) use
+    two strengths.
+    """
+    if model is None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            model = create_model("convit_tiny")
+    if not isinstance(model, VisionTransformer):
+        raise ValueError(f"Figure 3 needs one of nearsight's ViTs, not a {type(model).__name__}; try convit_tiny")
+    picture = _picture(image, model.img_size)
+    grid_size, num_heads = model.grid_size, model.num_heads
+    query = _query(query, grid_size)
+    place = query[0] * grid_size[1] + query[1]
+    rows: list[tuple[str, Tensor]] = [("(b) self-attention, untrained", _fresh_attention(model, picture)[:, place])]
+    for letter, strength in zip("cdefgh", strengths, strict=False):
+        v_pos = convolutional_v_pos(head_centers(num_heads), strength)
+        rows.append((f"({letter}) convolutional, α = {strength:g}", positional_weights(v_pos, grid_size)[:, place]))
+    side = CELL * len(rows) + HEADING * (len(rows) - 1)
+    with look():
+        sheet = Sheet(side + GAP + num_heads * (CELL + STEP), side + HEADING)
+        sheet.text(0, HEADING - LIFT, "(a) picture and query")
+        draw_picture(sheet.panel(0, HEADING, side, side), picture.pixels, query, _patch(picture, grid_size))
+        for index, (label, maps) in enumerate(rows):
+            top = HEADING + index * (CELL + HEADING)
+            sheet.text(side + GAP, top - LIFT, label)
+            for head in range(num_heads):
+                axes = sheet.panel(side + GAP + head * (CELL + STEP), top, CELL, CELL)
+                # Fresh attention is close to uniform: only a linear scale of its own shows the picture in it.
+                draw_map(axes, maps[head].reshape(grid_size).numpy(), query, logarithmic=False)
+    data = {
+        "figure": "ConViT Figure 3",
+        "picture": picture.name,
+        "grid_size": grid_size,
+        "query": query,
+        "head_centers": head_centers(num_heads).tolist(),
+        "rows": [{"label": label, "maps": numbers(maps)} for label, maps in rows],
+    }
+    return save(sheet.figure, path, data=data, rows=None)
+
+
+def _fresh_attention(model: VisionTransformer, picture: Picture) -> Tensor:
+    """Maps [n, N, N] of a new self-attention layer on the model's patch embedding, normalised."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layer = SelfAttention(model.width, model.num_heads)
+    with looking(model):
+        tokens = model.patch_embed(picture.tensor())
+        _, weights = layer(nn.functional.layer_norm(tokens, (model.width,)), need_weights=True)
+    return weights[0]
+
+
+def attention_figure(
+    models: Mapping[str, nn.Module],
+    pictures: Sequence[tuple[str, np.ndarray]],
+    path: str | Path,
+    *,
+    layers: Sequence[int] | None = None,
+    query: tuple[int, int] | None = None,
+    stacked: bool = False,
+    title: str = "ConViT Figure 7",
+) -> list[Path]:
+    """Figures 7, 16 (several pictures) and 17 (`stacked`): maps of the same query in two or more models.
+
+    One row for each picture and layer, one column for each head; `stacked` puts models below each other instead of
+    side by side. Colours are logarithmic; σ(λ) of gated heads is a chip from white (content) to red (position).
+    `layers` counts from 1 as the paper does (its 2 and 10 by default, or what comes nearest in shorter models).
+    """
+    shown = {
+        name: [_rows_of(model, name, image, layers, query) for _, image in pictures] for name, model in models.items()
+    }
+    heads = {name: max(len(row["maps"]) for part in parts for row in part["rows"]) for name, parts in shown.items()}
+    widths = {name: GAP + count * (CELL + STEP) for name, count in heads.items()}
+    tall = max(len(part["rows"]) for parts in shown.values() for part in parts) * (CELL + STEP)
+    with look():
+        side = min(tall - STEP, 2 * CELL)
+        num_bands = len(pictures) * (len(models) if stacked else 1)
+        across = max(widths.values()) if stacked else sum(widths.values())
+        sheet = Sheet(side + across, num_bands * (tall + (HEADING if stacked else STEP)) + HEADING)
+        for number in range(len(pictures)):
+            left = side
+            for order, (name, parts) in enumerate(shown.items()):
+                part = parts[number]
+                band = number * len(models) + order if stacked else number
+                top = HEADING + band * (tall + (HEADING if stacked else STEP))
+                if order == 0 or stacked:
+                    draw_picture(sheet.panel(0, top, side, side), part["pixels"], part["query"], part["patch"])
+                if number == 0 or stacked:
+                    sheet.text(left + GAP, top - LIFT, name)
+                _draw_rows(sheet, part, left + GAP, top)
+                left += 0 if stacked else widths[name]
+    data = {
+        "figure": title,
+        "colour": "logarithmic, each map from a thousandth of its largest weight",
+        "panels": [
+            {
+                "model": name,
+                "picture": pictures[number][0],
+                "query": part["query"],
+                "layers": [{**row, "maps": numbers(row["maps"])} for row in part["rows"]],
+            }
+            for name, parts in shown.items()
+            for number, part in enumerate(parts)
+        ],
+    }
+    return save(sheet.figure, path, data=data, rows=None)
+
+
+def _draw_rows(sheet: Sheet, part: dict[str, Any], left: float, top: float) -> None:
+    for index, row in enumerate(part["rows"]):
+        for head, weights in enumerate(row["maps"]):
+            axes = sheet.panel(left + head * (CELL + STEP), top + index * (CELL + STEP), CELL, CELL)
+            draw_map(axes, weights, part["query"])
+            if row["gate_values"] is not None:
+                gate_chip(axes, row["gate_values"][head])
+            if head == 0:
+                axes.set_ylabel(f"layer {row['layer']}", fontsize=7)
+
+
+def averaged_figure(
+    models: Mapping[str, nn.Module],
+    images: Tensor,
+    path: str | Path,
+    *,
+    layers: Sequence[int] | None = None,
+    query: tuple[int, int] | None = None,
+) -> list[Path]:
+    """Figure 15: maps averaged over many images [B, 3, H, W], for a model before training and after, or any others."""
+    panels = []
+    for name, model in models.items():
+        model = inspectable(model)
+        chosen = _layers(layers, num_attention_layers(model), first=1)
+        grid_size = _grid_of(model, images)
+        place = _query(query, grid_size)
+        means = mean_attention_maps(model, images, [layer - 1 for layer in chosen])
+        row = place[0] * grid_size[1] + place[1]
+        for layer in chosen:
+            maps = means[layer - 1][:, row].unflatten(-1, grid_size).numpy()
+            panels.append({"model": name, "layer": layer, "query": place, "maps": maps})
+    columns = max(len(panel["maps"]) for panel in panels)
+    with look():
+        sheet = Sheet(columns * (CELL + STEP), len(panels) * (CELL + HEADING))
+        for index, panel in enumerate(panels):
+            top = HEADING + index * (CELL + HEADING)
+            sheet.text(0, top - LIFT, f"{panel['model']}, layer {panel['layer']}")
+            for head, weights in enumerate(panel["maps"]):
+                draw_map(sheet.panel(head * (CELL + STEP), top, CELL, CELL), weights, panel["query"])
+    data = {
+        "figure": "ConViT Figure 15",
+        "num_images": len(images),
+        "panels": [{**panel, "maps": numbers(panel["maps"])} for panel in panels],
+    }
+    return save(sheet.figure, path, data=data, rows=None)
+
+
+def _rows_of(
+    model: nn.Module,
+    name: str,
+    image: np.ndarray,
+    layers: Sequence[int] | None,
+    query: tuple[int, int] | None,
+) -> dict[str, Any]:
+    """The chosen layers of one model on one picture, one query's maps each."""
+    model = inspectable(model)
+    picture = fit_picture(name, image, model_size(model))
+    chosen = _layers(layers, num_attention_layers(model), first=2)
+    rows: list[dict[str, Any]] = []
+    with looking(model):
+        for view in walk(model, picture.tensor()):
+            if not isinstance(view, GlobalView):
+                raise ValueError(f"{name} attends within windows; use --figure sasa-attention for it")
+            grid_size, place = view.grid_size, _query(query, view.grid_size)
+            if view.index + 1 in chosen:
+                maps = view.patch_weights()[0, :, place[0] * grid_size[1] + place[1]].unflatten(-1, grid_size)
+                gates = None if view.gate_value is None else numbers(view.gate_value.detach())
+                rows.append({"layer": view.index + 1, "gate_values": gates, "maps": maps.numpy()})
+    return {"rows": rows, "query": place, "pixels": picture.pixels, "patch": _patch(picture, grid_size)}
+
+
+def _layers(layers: Sequence[int] | None, depth: int, *, first: int) -> list[int]:
+    """Layers counted from 1: what was asked, or `first` and the tenth (the last but two in other depths)."""
+    if layers is None:
+        return sorted({min(first, depth), max(depth - 2, 1)})
+    if wrong := [layer for layer in layers if not 1 <= layer <= depth]:
+        raise ValueError(f"there is no layer {wrong[0]}; layers count from 1 to {depth}")
+    return list(layers)
+
+
+def _grid_of(model: nn.Module, images: Tensor) -> Grid:
+    with looking(model):
+        view = next(iter(walk(model, images[:1])))
+    if not isinstance(view, GlobalView):
+        raise ValueError("this model attends within windows; use --figure sasa-attention for it")
+    return view.grid_size
+
+
+def _query(query: tuple[int, int] | None, grid_size: Grid) -> tuple[int, int]:
+    """The asked patch (row, col), or one a little off the middle, where pictures have something to show."""
+    if query is None:
+        return grid_size[0] // 2, max(grid_size[1] // 2 - 1, 0)
+    if not (0 <= query[0] < grid_size[0] and 0 <= query[1] < grid_size[1]):
+        raise ValueError(
+            f"query {query[0]},{query[1]} lies outside the grid of {grid_size[0]}x{grid_size[1]} patches "
+            "(row,col, counted from 0)"
+        )
+    return query
+
+
+def _picture(image: np.ndarray | None, size: tuple[int, int]) -> Picture:
+    if image is not None:
+        return fit_picture("picture", image, size)
+    name, pixels = sample_images(20)[-1]
+    return fit_picture(name, pixels, size)
+
+
+def _patch(picture: Picture, grid_size: Grid) -> tuple[float, float]:
+    return picture.pixels.shape[0] / grid_size[0], picture.pixels.shape[1] / grid_size[1]

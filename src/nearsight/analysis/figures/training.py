@@ -1,0 +1,142 @@
+"""Curves over training, from the logs of runs: ConViT's Figures 5, 6, 10, 13 and 14.
+
+A run's `metrics.jsonl` has, for each evaluation, a line with `epoch`, `nonlocality` (one number a layer, Eq. 8 on true
+activations) and, for gated models, `gates` (σ(λ): one list of heads for each gated layer).
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from .drawing import INK, head_colors, layer_colors, look, numbers, save
+
+
+@dataclass(frozen=True)
+class Curves:
+    """What one run logged about its inner life."""
+
+    name: str
+    epochs: list[float]
+    nonlocality: np.ndarray  # [evaluations, layers]
+    gates: np.ndarray | None  # [evaluations, gated layers, heads]
+
+
+def read_curves(run: str | Path, name: str | None = None) -> Curves:
+    """Read a run folder's evaluations. A run that logged none of this is a ValueError."""
+    folder = Path(run)
+    log = folder / "metrics.jsonl"
+    if not log.is_file():
+        raise ValueError(f"{folder} is not a run folder: it has no metrics.jsonl")
+    records = [record for record in _records(log) if "nonlocality" in record]
+    if not records:
+        raise ValueError(f"{folder} has logged no nonlocality yet: wait for its first evaluation")
+    gates = [record["gates"] for record in records if "gates" in record]
+    return Curves(
+        name=folder.resolve().name if name is None else name,
+        epochs=[float(record["epoch"]) for record in records],
+        nonlocality=np.array([record["nonlocality"] for record in records], dtype=float),
+        gates=np.array(gates, dtype=float) if len(gates) == len(records) else None,
+    )
+
+
+def _records(log: Path) -> list[dict[str, Any]]:
+    """The log's lines; the run may still be writing the last one."""
+    records = []
+    for line in log.read_text().splitlines():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            break
+        if isinstance(record, dict):
+            records.append(record)
+    return records
+
+
+def nonlocality_figure(runs: Sequence[Curves], path: str | Path, *, title: str = "ConViT Figure 5") -> list[Path]:
+    """Figures 5, 10 and 13: D_loc of each layer over training, one panel for each run, one line for each layer."""
+    with look():
+        figure = Figure(figsize=(2.9 * len(runs) + 0.9, 2.5), layout="constrained")
+        panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
+        for axes, curves in zip(panels, runs, strict=True):
+            depth = curves.nonlocality.shape[1]
+            for layer, color in enumerate(layer_colors(depth)):
+                axes.plot(
+                    curves.epochs, curves.nonlocality[:, layer], color=color, label=str(layer + 1), **_marks(curves)
+                )
+            axes.set_title(curves.name)
+            axes.set_xlabel("epoch")
+            axes.set_ylim(bottom=0)
+        panels[0].set_ylabel("nonlocality (patches)")
+        handles, labels = panels[-1].get_legend_handles_labels()
+        figure.legend(handles, labels, title="layer", loc="outside right center", fontsize=7, handlelength=1.2)
+    rows = [
+        {"run": curves.name, "epoch": epoch, "layer": layer + 1, "nonlocality": float(value)}
+        for curves in runs
+        for epoch, values in zip(curves.epochs, curves.nonlocality, strict=True)
+        for layer, value in enumerate(values)
+    ]
+    data = {"figure": title, "protocol": "activations", "runs": [_as_data(curves) for curves in runs]}
+    return save(figure, path, data=data, rows=rows)
+
+
+def gates_figure(runs: Sequence[Curves], path: str | Path, *, title: str = "ConViT Figure 6") -> list[Path]:
+    """Figures 6 and 14: σ(λ) over training, one panel for each gated layer, a line for each head, black their mean."""
+    gated = []
+    for curves in runs:
+        if curves.gates is None:
+            raise ValueError(f"{curves.name} has no gates: Figures 6 and 14 need a ConViT (GPSA blocks)")
+        gated.append((curves, curves.gates))
+    columns = max(gates.shape[1] for _, gates in gated)
+    per_line = columns if columns <= 6 else -(-columns // 2)
+    lines = [-(-gates.shape[1] // per_line) for _, gates in gated]
+    with look():
+        figure = Figure(figsize=(1.45 * per_line + 0.5, 1.5 * sum(lines) + 0.3 * len(runs)), layout="constrained")
+        parts = figure.subfigures(len(runs), 1, height_ratios=lines, squeeze=False)[:, 0]
+        for part, num_lines, (curves, gates) in zip(parts, lines, gated, strict=True):
+            panels = part.subplots(num_lines, per_line, sharex=True, sharey=True, squeeze=False)
+            part.suptitle(curves.name, fontsize=9)
+            _draw_gates(panels, curves, gates)
+    rows = [
+        {"run": curves.name, "epoch": epoch, "layer": layer + 1, "head": head + 1, "gate_value": float(value)}
+        for curves, gates in gated
+        for epoch, layers in zip(curves.epochs, gates, strict=True)
+        for layer, heads in enumerate(layers)
+        for head, value in enumerate(heads)
+    ]
+    return save(figure, path, data={"figure": title, "runs": [_as_data(curves) for curves in runs]}, rows=rows)
+
+
+def _draw_gates(panels: np.ndarray, curves: Curves, gates: np.ndarray) -> None:
+    colors = head_colors(gates.shape[2])
+    for layer, axes in enumerate(panels.flat):
+        if layer >= gates.shape[1]:
+            axes.set_visible(False)
+            continue
+        for head, color in enumerate(colors):
+            axes.plot(curves.epochs, gates[:, layer, head], color=color, linewidth=0.8, **_marks(curves))
+        axes.plot(curves.epochs, gates[:, layer].mean(axis=1), color=INK, linewidth=1.8, **_marks(curves))
+        axes.set_title(f"layer {layer + 1}")
+        axes.set_ylim(0, 1)
+    for axes in panels[:, 0]:
+        axes.set_ylabel("σ(λ)")
+    for axes in panels[-1]:
+        axes.set_xlabel("epoch")
+
+
+def _marks(curves: Curves) -> dict[str, Any]:
+    """Points where there are too few evaluations for a line to be seen."""
+    return {"marker": "o", "markersize": 2.5} if len(curves.epochs) < 4 else {}
+
+
+def _as_data(curves: Curves) -> dict[str, Any]:
+    return {
+        "name": curves.name,
+        "epochs": curves.epochs,
+        "nonlocality": numbers(curves.nonlocality),
+        "gates": None if curves.gates is None else numbers(curves.gates),
+    }

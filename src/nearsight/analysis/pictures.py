@@ -1,0 +1,69 @@
+"""A picture as people see it and as a model receives it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from torch import Tensor, nn
+
+from ..data import IMAGENET_MEAN, IMAGENET_STD, open_data
+from ..data.decode import DEFAULT_LIMITS, read_image_file
+from ..models import VisionTransformer
+
+DEFAULT_SIZE = (224, 224)
+SAMPLES = "clothing"  # the image set that comes with the package
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """The part of an image that a model looks at, at the model's size."""
+
+    name: str
+    pixels: np.ndarray  # uint8 [H, W, 3]
+
+    def tensor(self) -> Tensor:
+        """Normalised as every model here expects (ImageNet's mean and standard deviation): [1, 3, H, W]."""
+        scaled = torch.from_numpy(self.pixels.copy()).permute(2, 0, 1).float() / 255
+        mean, std = (torch.tensor(values)[:, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD))
+        return ((scaled - mean) / std)[None]
+
+
+def fit_picture(name: str, pixels: np.ndarray, size: tuple[int, int]) -> Picture:
+    """The largest centred part of an image with the aspect of `size` (height, width), resized to it (bicubic)."""
+    height, width = pixels.shape[:2]
+    scale = min(height / size[0], width / size[1])
+    cut_height, cut_width = size[0] * scale, size[1] * scale
+    top, left = (height - cut_height) / 2, (width - cut_width) / 2
+    box = (left, top, left + cut_width, top + cut_height)
+    resized = Image.fromarray(pixels).resize((size[1], size[0]), Image.Resampling.BICUBIC, box=box)
+    return Picture(name, np.asarray(resized))
+
+
+def model_size(model: nn.Module) -> tuple[int, int]:
+    """The image size a model was made for; ResNets take any, 224 by custom."""
+    if isinstance(model, VisionTransformer):
+        return model.img_size
+    if isinstance(model, TimmVisionTransformer):
+        height, width = model.patch_embed.img_size
+        return height, width
+    return DEFAULT_SIZE
+
+
+def sample_images(count: int, *, split: str = "test") -> list[tuple[str, np.ndarray]]:
+    """Pictures that come with the package, one of each class in turn: (class, uint8 [H, W, 3])."""
+    images = getattr(open_data(SAMPLES), split)
+    by_class = [np.flatnonzero(np.asarray(images.labels) == label) for label in range(len(images.classes))]
+    rounds = range(max(map(len, by_class)))
+    turns = [int(members[turn]) for turn in rounds for members in by_class if turn < len(members)]
+    if count > len(turns):
+        raise ValueError(f"the bundled {split} set has {len(turns)} pictures, not {count}")
+    return [(images.classes[images.labels[index]], images.read(index)) for index in turns[:count]]
+
+
+def open_picture(path: str | Path, size: tuple[int, int]) -> Picture:
+    """An image file, fitted. Anything that is not a sound image is a BadImage with its reason."""
+    path = Path(path)
+    return fit_picture(path.name, read_image_file(path, path.name, DEFAULT_LIMITS), size)

@@ -1,0 +1,206 @@
+"""`nearsight inspect`: what is inside a model or a run, as a table or as one of the papers' figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    import numpy as np
+    from rich.table import Table
+    from torch import Tensor, nn
+
+    from nearsight.explorer.sources import Source
+
+FigureName = Literal["3", "5", "6", "7", "10", "13", "14", "15", "16", "17", "sasa-logits", "sasa-attention"]
+FROM_LOGS = ("5", "6", "10", "13", "14")
+
+
+def inspect(
+    *sources: str,
+    figure: FigureName | None = None,
+    out: Path | None = None,
+    image: Annotated[list[Path] | None, Parameter(consume_multiple=True, negative="")] = None,
+    query: Annotated[tuple[int, int] | None, Parameter(negative="")] = None,
+    layers: Annotated[list[int] | None, Parameter(consume_multiple=True, negative="")] = None,
+    images: int = 0,
+    pretrained: Annotated[bool, Parameter(negative="")] = False,
+    weights: Path | None = None,
+) -> int:
+    """Look inside models and runs: a table of every head, or a figure of the papers with its numbers beside it.
+
+    Parameters
+    ----------
+    sources
+        Run folders, model names (`convit_tiny`), or timm's (`timm:deit_tiny_patch16_224`); several where figures
+        compare.
+    figure
+        A figure of ConViT (3, 7, 15, 16, 17 from models; 5, 6, 10, 13, 14 from runs) or of SASA's windows. Without
+        it: a table.
+    out
+        Where to write: .png, .svg or .pdf for a figure (its data goes beside it as .json and .csv), .json or .csv for
+        a table.
+    image
+        Picture files to look at; bundled photographs of clothing when none is given.
+    query
+        The query patch: row and column, counted from 0.
+    layers
+        Layers to draw, counted from 1; each figure has its own choice.
+    images
+        How many bundled pictures to average over (the table: 32, Figure 15: 100).
+    pretrained
+        Fetch the weights of a `timm:` model from the network.
+    weights
+        A .safetensors or .pth file of weights for a model given by name, under our names, timm's or the released
+        ConViT's.
+    """
+    from nearsight.explorer.sources import open_source
+
+    if not sources:
+        raise ValueError("name what to look into: a run folder or a model, such as: nearsight inspect convit_tiny")
+    if weights is not None and len(sources) > 1:
+        raise ValueError("--weights goes with one model; give one source")
+    opened = [open_source(spec, pretrained=pretrained, weights=weights) for spec in sources]
+    if figure is None:
+        return _table(opened, out, images)
+    path = Path(f"figure-{figure}.png") if out is None else out
+    if figure in FROM_LOGS:
+        written = _from_logs(figure, opened, path)
+    else:
+        written = _from_models(figure, opened, path, image or [], query, layers, images)
+    for file in written:
+        print(file)
+    return 0
+
+
+def _from_logs(figure: str, sources: list[Source], path: Path) -> list[Path]:
+    from nearsight.analysis.figures import gates_figure, nonlocality_figure
+    from nearsight.analysis.figures.training import read_curves
+    from nearsight.explorer.sources import RunSource
+
+    for source in sources:
+        if not isinstance(source, RunSource):
+            raise ValueError(f"Figure {figure} is about training: it needs run folders, and {source.spec} is a model")
+    curves = [read_curves(source.spec) for source in sources]
+    draw = gates_figure if figure in ("6", "14") else nonlocality_figure
+    return draw(curves, path, title=f"ConViT Figure {figure}")
+
+
+def _from_models(
+    figure: str,
+    sources: list[Source],
+    path: Path,
+    files: list[Path],
+    query: tuple[int, int] | None,
+    layers: list[int] | None,
+    num_images: int,
+) -> list[Path]:
+    from nearsight.analysis import figures
+    from nearsight.explorer.sources import image_size, untrained_copy
+
+    models = {source.name: source.load() for source in sources}
+    model = next(iter(models.values()))
+    if figure == "3":
+        return figures.figure3(model, _pictures(files, 1)[0][1] if files else None, path, query=query)
+    if figure == "15":
+        before = {f"{source.name} before": untrained_copy(source, models[source.name]) for source in sources}
+        after = {f"{name} after": model for name, model in models.items()}
+        size = image_size(sources[0], model)
+        return figures.averaged_figure(
+            {**before, **after}, _batch(num_images or 100, size), path, layers=layers, query=query
+        )
+    if figure == "sasa-logits":
+        return figures.relative_logits_figure(model, _batch(num_images or 8, image_size(sources[0], model)), path)
+    if figure == "sasa-attention":
+        size = image_size(sources[0], model)
+        return figures.window_attention_figure(model, _pictures(files, 1)[0], path, layers=layers, size=size)
+    count = {"7": 1, "16": 4, "17": 1}[figure]
+    return figures.attention_figure(
+        models, _pictures(files, count), path,
+        layers=layers, query=query, stacked=figure == "17", title=f"ConViT Figure {figure}",
+    )  # fmt: skip
+
+
+def _pictures(files: list[Path], count: int) -> list[tuple[str, np.ndarray]]:
+    from nearsight.analysis.pictures import sample_images
+    from nearsight.data import BadImage
+    from nearsight.data.decode import read_image_file
+
+    if not files:
+        return sample_images(count)
+    try:
+        return [(file.name, read_image_file(file, str(file))) for file in files]
+    except BadImage as error:
+        raise ValueError(str(error)) from error
+
+
+def _batch(count: int, size: tuple[int, int]) -> Tensor:
+    import torch
+
+    from nearsight.analysis.pictures import fit_picture, sample_images
+
+    return torch.cat([fit_picture(name, pixels, size).tensor() for name, pixels in sample_images(count)])
+
+
+def _table(sources: list[Source], out: Path | None, num_images: int) -> int:
+    from rich.console import Console
+
+    from nearsight.analysis import head_profiles
+    from nearsight.explorer.sources import image_size
+
+    rows = []
+    for source in sources:
+        model: nn.Module = source.load()
+        profiles = head_profiles(model, _batch(num_images or 32, image_size(source, model)))
+        own = [{"source": source.name, **profile.as_dict()} for profile in profiles]
+        rows += own
+        if out is None:
+            Console().print(_drawn_table(source.name, own))
+    if out is not None:
+        _write_rows(rows, out)
+        print(out)
+    return 0
+
+
+def _drawn_table(name: str, rows: list[dict]) -> Table:
+    from rich.table import Table
+
+    caption = (
+        "In patches, (row, col) from the query. Δ and span: from v_pos (* no peak); seen: measured on bundled pictures."
+    )
+    table = Table(title=name, caption=caption, padding=(0, 1, 0, 0), box=None)
+    for heading in ("layer", "kind", "head", "σ(λ)", "D_loc", "entropy", "Δ", "span", "seen Δ", "seen span", "conv"):
+        table.add_column(heading, justify="left" if heading == "kind" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            str(row["layer"] + 1), row["kind"], str(row["head"] + 1), _number(row["gate_value"]),
+            _number(row["nonlocality"]), _number(row["entropy"]), _pair(row["center"]) + "*" * bool(row["degenerate"]),
+            _number(row["span"]), _pair(row["measured_center"]), _number(row["measured_span"]),
+            _number(row["convolution_share"]),
+        )  # fmt: skip
+    return table
+
+
+def _write_rows(rows: list[dict], out: Path) -> None:
+    import csv
+    import json
+
+    if out.suffix == ".json":
+        out.write_text(json.dumps(rows, indent=1) + "\n")
+    elif out.suffix == ".csv":
+        with out.open("w", newline="") as file:
+            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        raise ValueError(f"a table is written as .json or .csv, not {out.name!r}")
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
+
+
+def _pair(value: tuple[float, float] | None) -> str:
+    return "–" if value is None else " ".join(f"{round(part, 1) + 0.0:+.1f}" for part in value)

@@ -1,0 +1,104 @@
+"""What a person types is recognised, and what is wrong with it is said."""
+
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from safetensors.torch import save_file
+
+from nearsight.explorer.sources import ModelSource, RunSource, open_source, untrained_copy
+from nearsight.models import create_model
+from nearsight.train.checkpoint import CheckpointStore
+from nearsight.train.recipe import Recipe
+from nearsight.train.recipe_file import freeze
+
+
+def make_run(folder: Path, *, model: str = "convit_nano_32", steps=(4, 8)) -> Path:
+    """A run folder as training leaves it, with weights that tell the steps apart."""
+    folder.mkdir(parents=True)
+    recipe = Recipe(model=model, image_size=32, data="clothing", batch=8, warmup_epochs=0, epochs=2)
+    (folder / "config.yaml").write_text(freeze(recipe))
+    (folder / "classes.txt").write_text("hat\nshoes\nskirt\n")
+    store = CheckpointStore(folder / "checkpoints", keep=10)
+    for step in steps:
+        weights = create_model(model, num_classes=3).state_dict()
+        weights["head.bias"] = torch.full((3,), float(step))
+        store.save(step, {"model": weights}, {"best": {"step": 4, "weights": "model"}})
+    store.point("best", 4)
+    return folder
+
+
+def test_a_run_has_its_beginning_and_its_snapshots(tmp_path):
+    source = open_source(str(make_run(tmp_path / "nano-1")))
+    assert isinstance(source, RunSource)
+    assert source.name == "nano-1"
+    assert source.classes == ["hat", "shoes", "skirt"]
+    assert [(s.step, s.label) for s in source.snapshots] == [
+        (0, "before training"), (4, "step 4 (selected)"), (8, "step 8"),
+    ]  # fmt: skip
+    assert source.load().head.bias.tolist() == [4.0] * 3
+    assert source.load(8).head.bias.tolist() == [8.0] * 3
+    assert source.load(0).head.bias.tolist() == [0.0] * 3
+    assert not source.load(8).training
+    beginning = untrained_copy(source, source.load())
+    torch.testing.assert_close(beginning.state_dict(), source.load(0).state_dict())
+    with pytest.raises(ValueError, match="step-00000005"):
+        source.load(5)
+
+
+def test_a_beginning_is_the_run_s_own(tmp_path):
+    from nearsight.train.distributed import World
+    from nearsight.train.workbench import Workbench
+
+    source = open_source(str(make_run(tmp_path / "nano-1")))
+
+    class Task:
+        def build_model(self):
+            return create_model("convit_nano_32", num_classes=3, drop_path_rate=0.1)
+
+        def training_module(self, model):
+            return model
+
+    bench = Workbench(Task(), source.recipe, World(), torch.device("cpu"))
+    torch.testing.assert_close(source.load(0).state_dict(), bench.model.state_dict(), atol=0, rtol=0)
+
+
+def test_names_of_models():
+    source = open_source("deit_nano_64")
+    assert isinstance(source, ModelSource)
+    torch.testing.assert_close(source.load().state_dict(), source.load().state_dict(), atol=0, rtol=0)
+    assert open_source("timm:vit_tiny_patch16_224").load().blocks[0].attn.num_heads == 3
+    with pytest.raises(ValueError, match="did you mean"):
+        open_source("convit_tinny")
+    with pytest.raises(ValueError, match="timm cannot build"):
+        open_source("timm:no_such_model").load()
+    with pytest.raises(ValueError, match="cannot look inside a ResNet; known are"):
+        open_source("timm:resnet18").load()
+    with pytest.raises(ValueError, match="write timm:convit_tiny"):
+        open_source("convit_tiny", pretrained=True)
+
+
+def test_given_weights_under_either_naming(tmp_path):
+    theirs = timm.create_model("convit_tiny", pretrained=False)
+    save_file(theirs.state_dict(), tmp_path / "theirs.safetensors")
+    model = open_source("convit_tiny", weights=tmp_path / "theirs.safetensors").load()
+    torch.testing.assert_close(model.blocks[3].attn.qk.weight, theirs.blocks[3].attn.qk.weight)
+    save_file(model.state_dict(), tmp_path / "ours.safetensors")
+    again = open_source("convit_tiny", weights=tmp_path / "ours.safetensors").load()
+    torch.testing.assert_close(again.state_dict(), model.state_dict())
+    with pytest.raises(ValueError, match="does not fit the model"):
+        open_source("convit_small", weights=tmp_path / "ours.safetensors").load()
+    with pytest.raises(ValueError, match="no weights at"):
+        open_source("convit_small", weights=tmp_path / "absent.safetensors").load()
+
+
+def test_folders_that_are_no_runs(tmp_path):
+    with pytest.raises(ValueError, match="no run: it has no config"):
+        open_source(str(tmp_path))
+    run = make_run(tmp_path / "nano-1")
+    with pytest.raises(ValueError, match="has its own weights"):
+        open_source(str(run), pretrained=True)
+    (run / "classes.txt").unlink()
+    with pytest.raises(ValueError, match=r"no classes\.txt"):
+        open_source(str(run))
