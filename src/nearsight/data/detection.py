@@ -18,15 +18,17 @@ from .splitting import SPLIT_WORDS, split_word
 
 BUNDLED = "bccd"
 _LAYOUTS = (
-    "COCO (train.json … with images/, or annotations/instances_*.json), Pascal VOC (Annotations/*.xml with JPEGImages/), "
-    "YOLO (images/ and labels/ with data.yaml or classes.txt)"
+    "COCO (train.json … with images/, or annotations/instances_*.json), Pascal VOC (Annotations/*.xml with "
+    "JPEGImages/), YOLO (images/ and labels/ with data.yaml or classes.txt)"
 )
 _ANNOTATION_SUFFIXES = (".json", ".xml", ".txt", ".yaml", ".yml", ".names")
 
 
 def open_detection(source: str | Path, *, seed: int = 0, val_fraction: float = 0.1) -> DetectionSplits:
-    """Recognise a detection data source and open it: a folder, a COCO json, an archive of either, or 'bccd', a small set
-    of blood cells that comes with the package. Where there is no val split, a share of train is set aside.
+    """Recognise a detection data source and open it.
+
+    source: a folder, a COCO json, an archive of either, or 'bccd', blood cells that come with the package.
+    seed, val_fraction: how val is taken from train where the source has none of its own.
     """
     path = Path(source).expanduser()
     if str(source) == BUNDLED and not path.exists():
@@ -76,7 +78,11 @@ def _finish(kind: str, parts: dict[str, BoxCollector], seed: int, val_fraction: 
             )
         sets["train"], sets["val"] = hold_out(sets["train"], val_fraction, seed)
         how = f"val is {val_fraction:.0%} of train, by hash of seed {seed} and name"
-    counts = ", ".join(f"{split} {len(s)} images with {len(s.labels)} boxes" for split, s in sets.items())
+    counts = ", ".join(
+        f"{split} {len(sets[split])} images with {len(sets[split].labels)} boxes"
+        for split in ("train", "val", "test")
+        if split in sets
+    )
     origin = f"{kind}: {len(sets['train'].classes)} classes; {counts}; {how}"
     return DetectionSplits(sets["train"], sets["val"], sets.get("test"), origin, notes)
 

@@ -1,9 +1,9 @@
 """What a set of images with boxes is, and the checks that every box passes whatever file it comes from.
 
-Refused, with the file and the box named: coordinates that are not finite numbers, corners in the wrong order, classes that
-were not declared, paths that leave the data's folder. Handled, counted and reported: boxes that reach over the image's
-edge (cut), boxes without area (left out), crowds (neither learned nor counted as missed), images without boxes (kept:
-a detector must see background).
+Refused, with the file and the box named: coordinates that are not finite numbers, corners in the wrong order, classes
+that were not declared, paths that leave the data's folder. Handled, counted and reported: boxes that reach over the
+image's edge (cut), boxes without area (left out), crowds (neither learned nor counted as missed), images without boxes
+(kept: a detector must see background).
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Annotations(NamedTuple):
     """The boxes of one image."""
 
     boxes: np.ndarray
-    """float32 [m, 4]: left, top, right, bottom in pixels."""
+    """float64 [m, 4]: left, top, right, bottom in pixels."""
     labels: np.ndarray
     """int64 [m]: positions in the set's classes."""
     crowd: np.ndarray
-    """bool [m]: a region of many, or an object marked as too difficult; detections there are neither right nor wrong."""
+    """bool [m]: a region of many, or an object marked as difficult; detections there are neither right nor wrong."""
     areas: np.ndarray
     """float64 [m]: pixels of the object itself where the source tells, else of its box."""
 
@@ -201,16 +201,14 @@ class BoxCollector:
             np.array(self._ids, dtype=np.int64),
             np.array(self._sizes, dtype=np.int64),
             np.cumsum([len(boxes) for boxes in self._boxes], dtype=np.int64),
-            values[:, :4].astype(np.float32),
+            values[:, :4].copy(),
             values[:, 4].astype(np.int64),
             values[:, 5].astype(bool),
             values[:, 6].copy(),
         )
 
     def summary(self) -> tuple[str, ...]:
-        return tuple(
-            f"{count} {what} (first: {where})" for what, (count, first) in self.notes.items() for where in [first]
-        )
+        return tuple(f"{count} {what} (first: {first})" for what, (count, first) in self.notes.items())
 
 
 def safe_relative(name: str, where: str) -> str:

@@ -142,6 +142,5 @@ def _image_root(path: Path, split: str, paths: list[str], shown: str) -> Path:
     for folder in folders:
         if (folder / paths[0]).is_file():
             return folder
-    raise ValueError(
-        f"{shown}: image {printable(paths[0])} is in none of {', '.join(printable(str(folder)) for folder in folders[:4])}"
-    )
+    tried = ", ".join(printable(str(folder)) for folder in folders[:4])
+    raise ValueError(f"{shown}: image {printable(paths[0])} is in none of {tried}")

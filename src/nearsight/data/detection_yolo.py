@@ -13,6 +13,7 @@ from .decode import IMAGE_SUFFIXES
 from .detection_boxes import BoxCollector, read_text
 from .imageset import printable
 
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _TURNED = (5, 6, 7, 8)  # EXIF orientations that swap height and width
 
 
@@ -73,7 +74,7 @@ def _read_labels(collector: BoxCollector, image: int, size: tuple[int, int], pat
 def _size(file: Path) -> tuple[int, int] | None:
     """(height, width) of the upright image, from its header."""
     try:
-        with Image.open(file) as image:
+        with Image.open(file, formats=_FORMATS) as image:
             turned = image.getexif().get(0x0112, 1) in _TURNED
             return (image.width, image.height) if turned else (image.height, image.width)
     except Exception:  # decoders raise nearly every type on damaged input; each of them means this image is bad
@@ -135,11 +136,11 @@ def _classes(root: Path, settings: dict[str, Any], settings_file: Path | None) -
         if sorted(names) != list(range(len(names))):
             raise ValueError(f"{printable(str(settings_file))}: names must number the classes 0, 1, 2, …")
         names = [names[number] for number in range(len(names))]
-    if isinstance(names, list) and names:
+    if isinstance(names, list) and names and all(isinstance(name, str | int) for name in names):
         return tuple(str(name) for name in names)
     listed = next((root / name for name in ("classes.txt", "obj.names") if (root / name).is_file()), None)
     if listed is not None:
         return tuple(line.strip() for line in read_text(listed, 2**20).splitlines() if line.strip())
     raise ValueError(
-        f"{printable(str(root))}: class names are not stated; add a data.yaml with names, or a classes.txt with one a line"
+        f"{printable(str(root))}: class names are not stated; add a data.yaml with names, or a classes.txt"
     )

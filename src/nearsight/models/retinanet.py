@@ -1,10 +1,10 @@
 """RetinaNet from built parts: a backbone, a pyramid, two heads and anchors (SASA's section 4.2).
 
 SASA's Table 2 counts one image of 640×640, 90 classes and 6 anchors a position; no other number of anchors and
-source of P6 gives the baseline's 33.4 M parameters and 182 B FLOPS. Its text replaces the pyramid's 3×3s by attention as
-well as the heads', but its 22.0 M and 110 to 111 B are what attention in the heads alone costs (22.0 M, 112 to 113 B);
-with the pyramid's it is 20.0 M and 106 B. Both are here: `…_attention_heads` is the row as it was counted,
-`…_attention` as it is described.
+source of P6 gives the baseline's 33.4 M parameters and 182 B FLOPS. Its text replaces the pyramid's 3×3s by attention
+as well as the heads', but its 22.0 M and 110 to 111 B are what attention in the heads alone costs (22.0 M, 112 to
+113 B); with the pyramid's it is 20.0 M and 106 to 107 B. Both are here: `…_attention_heads` is the row as it was
+counted, `…_attention` as it is described.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,0 +1,361 @@
+"""Reading boxes: three formats, each with everything that goes wrong in them."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from nearsight.data.detection import open_detection
+from nearsight.data.imageset import BadImage
+
+SIZE = (60, 80)  # height, width
+
+
+def save_image(path, size=SIZE):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows, cols = np.indices(size)
+    Image.fromarray(np.stack((rows * 3, cols * 2, rows + cols), -1).astype(np.uint8)).save(path)
+
+
+def coco(images=2, boxes=(), categories=None):
+    return {
+        "images": [{"id": 7 + n, "file_name": f"{n}.png", "height": SIZE[0], "width": SIZE[1]} for n in range(images)],
+        "annotations": [
+            {"id": n + 1, "image_id": 7, "category_id": 3, "bbox": list(box)} for n, box in enumerate(boxes)
+        ],
+        "categories": categories or [{"id": 3, "name": "cell"}, {"id": 9, "name": "dust"}],
+    }  # fmt: skip
+
+
+def write_coco(root, content, name="train.json"):
+    for n in range(4):
+        save_image(root / "images" / f"{n}.png")
+    (root / name).write_text(json.dumps(content))
+    return root
+
+
+def test_coco_folder(tmp_path):
+    content = coco(boxes=[(10, 5, 20, 30)])
+    content["annotations"].append({"id": 5, "image_id": 8, "category_id": 9, "bbox": [1.5, 2, 3, 4.5], "area": 6.0})
+    splits = open_detection(write_coco(tmp_path, content), val_fraction=0.4)
+    both = {name: split.annotations(0) for split in (splits.train, splits.val) for name in split.names}
+    assert splits.train.classes == ("cell", "dust")
+    assert splits.train.category_ids == (3, 9)
+    assert both["0.png"].boxes.tolist() == [[10, 5, 30, 35]]
+    assert both["0.png"].areas.tolist() == [600]
+    assert both["1.png"].boxes.tolist() == [[1.5, 2, 4.5, 6.5]]
+    assert (both["1.png"].labels.tolist(), both["1.png"].areas.tolist()) == ([1], [6.0])
+    assert splits.train.read(0).shape == (*SIZE, 3)
+    assert "val is 40% of train" in splits.origin
+
+
+def test_cocos_own_folder_and_roboflows(tmp_path):
+    official = tmp_path / "official"
+    for split in ("train2017", "val2017"):
+        save_image(official / split / "0.png")
+        path = official / "annotations" / f"instances_{split}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(coco(1, [(1, 1, 9, 9)])))
+        (official / "annotations" / f"captions_{split}.json").write_text(json.dumps({"images": [], "annotations": []}))
+    exported = tmp_path / "exported"
+    for split in ("train", "valid", "test"):
+        save_image(exported / split / "0.png")
+        (exported / split / "_annotations.coco.json").write_text(json.dumps(coco(1, [(1, 1, 9, 9)])))
+    assert "train 1 images with 1 boxes, val 1 images" in open_detection(official).origin
+    splits = open_detection(exported)
+    assert splits.test is not None
+    assert splits.test.read(0).shape == (*SIZE, 3)
+
+
+@pytest.mark.parametrize(
+    ("box", "note"),
+    [
+        ((-10, -10, 30, 30), "1 boxes cut at the image's edge"),
+        ((70, 50, 40, 40), "1 boxes cut at the image's edge"),
+        ((5, 5, 0, 10), "1 boxes without area left out"),
+        ((200, 200, 10, 10), "1 boxes outside their image left out"),
+        ((-30, 5, 20, 20), "1 boxes outside their image left out"),
+    ],
+)
+def test_boxes_at_and_over_the_edge_are_handled_and_told(tmp_path, box, note):
+    splits = open_detection(write_coco(tmp_path, coco(3, [(10, 10, 20, 20), box])), val_fraction=0.01)
+    assert any(note in line and "train.json, annotation 2 (image 0.png)" in line for line in splits.notes), splits.notes
+    boxes = np.concatenate((splits.train.boxes, splits.val.boxes))
+    assert (boxes >= 0).all()
+    assert (boxes <= (80, 60, 80, 60)).all()
+    assert (boxes[:, 2:] > boxes[:, :2]).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"bbox": [1, 2, float("nan"), 4]}, r"annotation 1 \(image 0.png\).*not finite"),
+        ({"bbox": [1, 2, float("inf"), 4]}, "not finite"),
+        ({"bbox": [10, 10, -5, 5]}, r"annotation 1 \(image 0.png\).*wrong order"),
+        ({"bbox": [1, 2, 3]}, r"bbox must be \[left, top, width, height\]"),
+        ({"bbox": "1 2 3 4"}, r"bbox must be"),
+        ({"bbox": [1, "2", 3, 4]}, r"bbox must be"),
+        ({"category_id": 4}, r"annotation 1 \(image 0.png\): category 4 is not declared"),
+        ({"image_id": 99}, "annotation 1: there is no image with id 99"),
+        ({"image_id": "7"}, "image_id must be a whole number, not '7'"),
+    ],
+)
+def test_bad_boxes_are_refused_by_file_and_box(tmp_path, change, message):
+    content = coco(boxes=[(1, 2, 3, 4)])
+    content["annotations"][0].update(change)
+    with pytest.raises(ValueError, match=rf"train\.json.*{message}"):
+        open_detection(write_coco(tmp_path, content))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: c["images"][1].update(id=7), "id 7 is that of another image"),
+        (lambda c: c["images"][0].update(file_name="../secret.png"), "leaves the data's folder"),
+        (lambda c: c["images"][0].update(file_name="/etc/secret.png"), "leaves the data's folder"),
+        (lambda c: c["images"][0].update(file_name="a/../../b.png"), "leaves the data's folder"),
+        (lambda c: c["images"][0].update(file_name="..\\b.png"), "leaves the data's folder"),
+        (lambda c: c["images"][0].update(file_name=3), "file_name must be a text, not 3"),
+        (lambda c: c["images"][0].update(width=0), "an image of 0×60 pixels"),
+        (lambda c: c["images"][0].update(height=None), "height must be a whole number, not None"),
+        (lambda c: c["categories"].append({"id": 3, "name": "other"}), "two categories have the same id"),
+        (lambda c: c["categories"].append({"id": 4, "name": "cell"}), "class 'cell' is declared twice"),
+        (lambda c: c.pop("annotations"), "'annotations' must be a list of objects"),
+        (lambda c: c.update(images=[]), "no images"),
+        (lambda c: c.update(annotations=[]), "no boxes at all"),
+    ],
+)
+def test_bad_coco_files_are_refused(tmp_path, change, message):
+    content = coco(boxes=[(1, 2, 3, 4)])
+    change(content)
+    with pytest.raises(ValueError, match=message):
+        open_detection(write_coco(tmp_path, content))
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", '{"images": ', "[" * 100_000])
+def test_files_that_are_no_coco_are_refused(tmp_path, text):
+    path = tmp_path / "train.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"train\.json"):
+        open_detection(path)
+
+
+def test_crowds_are_kept_but_not_learned(tmp_path):
+    content = coco(3, [(1, 2, 30, 40), (5, 5, 10, 10)])
+    content["annotations"][0]["iscrowd"] = 1
+    splits = open_detection(write_coco(tmp_path, content), val_fraction=0.01)
+    part = next(split for split in (splits.train, splits.val) if "0.png" in list(split.names))
+    annotations = part.annotations(list(part.names).index("0.png"))
+    assert annotations.crowd.tolist() == [True, False]
+    assert annotations.learnable().boxes.tolist() == [[5, 5, 15, 15]]
+    assert part.most_boxes() == 1
+    assert any("1 crowds" in note for note in splits.notes)
+    assert any("2 images without boxes, kept as background" in note for note in splits.notes)
+
+
+def test_splits_must_agree_about_classes(tmp_path):
+    write_coco(tmp_path, coco(boxes=[(1, 2, 3, 4)]))
+    write_coco(tmp_path, coco(boxes=[(1, 2, 3, 4)], categories=[{"id": 3, "name": "other"}]), "val.json")
+    with pytest.raises(ValueError, match="train and val disagree about the classes"):
+        open_detection(tmp_path)
+
+
+def test_an_image_of_another_size_than_its_boxes_is_bad(tmp_path):
+    splits = open_detection(write_coco(tmp_path, coco(boxes=[(1, 2, 3, 4)])), val_fraction=0.4)
+    for name in ("0.png", "1.png"):
+        save_image(tmp_path / "images" / name, (30, 40))
+    with pytest.raises(BadImage, match="is 40×30, but its boxes are for 80×60"):
+        splits.train.read(0)
+
+
+def voc_xml(objects, size=SIZE, filename="a.png"):
+    boxes = "".join(
+        f"<object><name>{name}</name><difficult>{difficult}</difficult><bndbox><xmin>{box[0]}</xmin><ymin>{box[1]}</ymin>"
+        f"<xmax>{box[2]}</xmax><ymax>{box[3]}</ymax></bndbox></object>"
+        for name, box, difficult in objects
+    )
+    size_tag = f"<size><width>{size[1]}</width><height>{size[0]}</height><depth>3</depth></size>"
+    return f"<annotation><filename>{filename}</filename>{size_tag}{boxes}</annotation>"
+
+
+def write_voc(root, xmls, lists=None):
+    for name, text in xmls.items():
+        save_image(root / "JPEGImages" / f"{name}.png")
+        path = root / "Annotations" / f"{name}.xml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    for split, names in (lists or {}).items():
+        path = root / "ImageSets" / "Main" / f"{split}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("\n".join(names))
+    return root
+
+
+def test_voc_folder(tmp_path):
+    xmls = {
+        "a": voc_xml([("rbc", (11, 6, 30, 35), 0), ("wbc", (1, 1, 80, 60), 1)]),
+        "b": voc_xml([("wbc", (2, 3, 4, 5), 0)]),
+    }
+    splits = open_detection(write_voc(tmp_path, xmls, {"train": ["a"], "val": ["b"]}))
+    assert splits.train.classes == ("rbc", "wbc")
+    assert splits.train.annotations(0).boxes.tolist() == [[10, 5, 30, 35], [0, 0, 80, 60]]
+    assert splits.train.annotations(0).crowd.tolist() == [False, True]
+    assert splits.val.annotations(0).boxes.tolist() == [[1, 2, 4, 5]]
+    assert splits.val.read(0).shape == (*SIZE, 3)
+
+
+ENTITY = '<!DOCTYPE a [<!ENTITY x "y">]><annotation><filename>&x;</filename></annotation>'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (ENTITY, "document types and entities are refused"),
+        ('<!DOCTYPE a SYSTEM "file:///etc/passwd"><annotation/>', "document types and entities are refused"),
+        ("<annotation>", "not valid xml"),
+        ("<html/>", "not a VOC annotation"),
+        ("<annotation>" + "<a>" * 200 + "</a>" * 200 + "</annotation>", "nested too deeply"),
+        (voc_xml([("rbc", (30, 6, 11, 35), 0)]), "object 1: the box's corners are in the wrong order"),
+        (voc_xml([("rbc", ("nan", 6, 11, 35), 0)]), "object 1: coordinates .* are not finite"),
+        (voc_xml([("rbc", ("x", 6, 11, 35), 0)]), "object 1: bndbox/xmin must be a number, not 'x'"),
+        (voc_xml([("", (1, 6, 11, 35), 0)]), "object 1: has no name"),
+        (voc_xml([], size=(0, 80)), "size/height must be a positive whole number, not 0"),
+    ],
+)
+def test_bad_voc_files_are_refused_by_file_and_object(tmp_path, text, message):
+    write_voc(tmp_path, {"a": text, "b": voc_xml([("rbc", (2, 3, 4, 5), 0)])})
+    with pytest.raises(ValueError, match=rf"a\.xml.*{message}"):
+        open_detection(tmp_path)
+
+
+def test_a_voc_file_cannot_name_an_image_elsewhere(tmp_path):
+    write_voc(tmp_path, {"b": voc_xml([("rbc", (2, 3, 4, 5), 0)])})
+    (tmp_path / "Annotations" / "c.xml").write_text(voc_xml([("rbc", (2, 3, 4, 5), 0)], filename="../../x.png"))
+    with pytest.raises(ValueError, match=r"c\.xml.*leaves the data's folder"):
+        open_detection(tmp_path)
+
+
+def test_a_voc_class_that_training_lacks_is_refused(tmp_path):
+    xmls = {"a": voc_xml([("rbc", (2, 3, 4, 5), 0)]), "b": voc_xml([("new", (2, 3, 4, 5), 0)])}
+    with pytest.raises(ValueError, match=r"b\.xml, object 1: class 'new' does not occur in the training split"):
+        open_detection(write_voc(tmp_path, xmls, {"train": ["a"], "val": ["b"]}))
+
+
+def write_yolo(root, lines, names="names: [cell, dust]\ntrain: images/train\nval: images/val\n"):
+    for split in ("train", "val"):
+        save_image(root / "images" / split / "a.png")
+        save_image(root / "images" / split / "empty.png")
+        path = root / "labels" / split / "a.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(lines)
+    if names:
+        (root / "data.yaml").write_text(names)
+    return root
+
+
+def test_yolo_folder(tmp_path):
+    splits = open_detection(write_yolo(tmp_path, "0 0.5 0.5 0.25 0.5\n\n1 0.1 0.1 0.2 0.2\n"))
+    assert splits.train.classes == ("cell", "dust")
+    assert len(splits.train) == 2
+    annotations = splits.train.annotations(list(splits.train.names).index("images/train/a.png"))
+    np.testing.assert_allclose(annotations.boxes, [[30, 15, 50, 45], [0, 0, 16, 12]])
+    assert annotations.labels.tolist() == [0, 1]
+    assert splits.val.read(0).shape == (*SIZE, 3)
+
+
+def test_yolo_with_a_list_of_classes_and_split_folders(tmp_path):
+    save_image(tmp_path / "train" / "images" / "a.png")
+    save_image(tmp_path / "train" / "images" / "b.png")
+    (tmp_path / "train" / "labels").mkdir()
+    (tmp_path / "train" / "labels" / "a.txt").write_text("0 0.5 0.5 0.25 0.5")
+    (tmp_path / "classes.txt").write_text("cell\n")
+    splits = open_detection(tmp_path)
+    assert len(splits.train) + len(splits.val) == 2
+
+
+def test_yolo_images_that_cannot_be_read_are_told(tmp_path):
+    write_yolo(tmp_path, "0 0.5 0.5 0.25 0.5")
+    (tmp_path / "images" / "train" / "broken.png").write_bytes(b"not an image")
+    splits = open_detection(tmp_path)
+    assert len(splits.train) == 2
+    assert any("1 unreadable images left out (first: images/train/broken.png)" in note for note in splits.notes)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("0 0.5 0.5 0.25", "there are 4 numbers"),
+        ("0 0.1 0.1 0.2 0.2 0.3 0.3", "there are 7 numbers"),
+        ("cell 0.5 0.5 0.25 0.5", "is not a line of numbers"),
+        ("2 0.5 0.5 0.25 0.5", "class 2 of 2 does not exist"),
+        ("-1 0.5 0.5 0.25 0.5", "class -1 of 2 does not exist"),
+        ("0.5 0.5 0.5 0.25 0.5", "class 0.5 of 2 does not exist"),
+        ("nan 0.5 0.5 0.25 0.5", "class nan of 2 does not exist"),
+        ("0 nan 0.5 0.25 0.5", "not finite"),
+        ("0 0.5 0.5 -0.25 0.5", "wrong order"),
+        ("0 40 30 20 30", "not fractions of the image"),
+    ],
+)
+def test_bad_yolo_lines_are_refused_by_file_and_line(tmp_path, line, message):
+    with pytest.raises(ValueError, match=rf"a\.txt, line 2: .*{message}"):
+        open_detection(write_yolo(tmp_path, f"0 0.5 0.5 0.25 0.5\n{line}"))
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ("", "class names are not stated"),
+        ("names: {0: a, 2: b}", "must number the classes"),
+        ("names: [[a]]", "class names are not stated"),
+        ("just text", "expected names and the folders"),
+        ("a: [", "not valid yaml"),
+    ],
+)
+def test_bad_yolo_settings_are_refused(tmp_path, names, message):
+    with pytest.raises(ValueError, match=message):
+        open_detection(write_yolo(tmp_path, "0 0.5 0.5 0.25 0.5", names))
+
+
+def test_yolo_settings_cannot_point_elsewhere(tmp_path):
+    outside = tmp_path / "outside"
+    save_image(outside / "x.png")
+    names = f"names: [cell, dust]\ntrain: {outside}\nval: images/val\n"
+    splits = open_detection(write_yolo(tmp_path / "data", "0 0.5 0.5 0.25 0.5", names))
+    assert all(name.startswith("images/train") for name in splits.train.names)
+
+
+def test_what_is_no_detection_data_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no such file or folder; detection data is COCO"):
+        open_detection(tmp_path / "nowhere")
+    save_image(tmp_path / "a.png")
+    with pytest.raises(ValueError, match="no boxes found"):
+        open_detection(tmp_path)
+    with pytest.raises(ValueError, match="not detection data"):
+        open_detection(tmp_path / "a.png")
+
+
+def test_two_files_of_one_split_are_refused(tmp_path):
+    write_coco(tmp_path, coco(boxes=[(1, 2, 3, 4)]), "a_train.json")
+    write_coco(tmp_path, coco(boxes=[(1, 2, 3, 4)]), "b_train.json")
+    with pytest.raises(ValueError, match=r"a_train\.json and b_train\.json are both train"):
+        open_detection(tmp_path)
+
+
+def test_the_fingerprint_follows_the_boxes(tmp_path):
+    first = open_detection(write_coco(tmp_path, coco(boxes=[(1, 2, 3, 4)])), val_fraction=0.4)
+    second = open_detection(write_coco(tmp_path, coco(boxes=[(1, 2, 3, 5)])), val_fraction=0.4)
+    assert {first.train.fingerprint(), first.val.fingerprint()} != {
+        second.train.fingerprint(),
+        second.val.fingerprint(),
+    }
+
+
+def test_the_bundled_set_is_whole():
+    splits = open_detection("bccd")
+    assert splits.train.classes == ("RBC", "WBC", "Platelets")
+    assert (len(splits.train), len(splits.val), len(splits.test)) == (36, 12, 12)
+    for split in (splits.train, splits.val, splits.test):
+        for index in range(len(split)):
+            assert split.read(index).shape == (240, 320, 3)
+    assert splits.notes == ()
