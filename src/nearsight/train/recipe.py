@@ -10,6 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
+from nearsight.train.detection_fields import DetectionFields
 from nearsight.train.fields import check_choices, check_range, check_types, option
 
 
@@ -17,7 +18,7 @@ from nearsight.train.fields import check_choices, check_range, check_types, opti
 class DataFields:
     """What is learned from."""
 
-    task: str = option("classification", "what to learn", change="never", choices=("classification",))
+    task: str = option("classification", "what to learn", change="never", choices=("classification", "detection"))
     data: str = option("", "image folder, dataset name, npz, parquet or shards", change="never")
     fraction: float = option(
         1.0, "share of each class's training images to keep; epochs grow by 1/fraction", change="never"
@@ -162,7 +163,9 @@ class MachineFields:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe(MachineFields, RunFields, DistillFields, OptimFields, AugmentFields, ModelFields, DataFields):
+class Recipe(
+    MachineFields, RunFields, DistillFields, OptimFields, DetectionFields, AugmentFields, ModelFields, DataFields
+):
     """One run, completely. Its defaults are DeiT's recipe for ImageNet as ConViT used it."""
 
     def __post_init__(self) -> None:
@@ -171,7 +174,7 @@ class Recipe(MachineFields, RunFields, DistillFields, OptimFields, AugmentFields
         check_range(
             self, 0, 1, "drop_path", "flip", "erasing", "mix_probability", "mix_switch", "label_smoothing", "jitter"
         )
-        check_range(self, 0, 1, "momentum", "beta2", "ema", "distill_weight", "bad_images")
+        check_range(self, 0, 1, "flip_vertical", "momentum", "beta2", "ema", "distill_weight", "bad_images")
         check_range(self, 0, float("inf"), "mixup", "cutmix", "lr", "lr_batch", "warmup_epochs", "warmup_lr", "min_lr")
         check_range(self, 0, float("inf"), "weight_decay", "clip_grad", "save_every", "first_classes", "workers")
         check_range(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from nearsight.train.detection_recipes import DETECTION_RECIPES
 from nearsight.train.recipe import Recipe
 
 _DEIT = Recipe(model="deit_tiny", ema=0.99996)
@@ -54,6 +55,7 @@ RECIPES: dict[str, Recipe] = {
         eval_crop=1.0,
         log_every=10,
     ),
+    **DETECTION_RECIPES,
 }
 
 

@@ -23,6 +23,10 @@ Audience = Callable[[Trainer], Sequence[Listener]]
 
 def make_task(recipe: Recipe) -> Task:
     """The task a recipe names."""
+    if recipe.task == "detection":
+        from nearsight.train.detection import DetectionTask
+
+        return DetectionTask(recipe)
     from nearsight.train.classification import ClassificationTask
 
     return ClassificationTask(recipe)

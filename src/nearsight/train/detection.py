@@ -1,0 +1,176 @@
+"""Object detection as a task for the engine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from nearsight.data.detection_boxes import DetectionSet
+from nearsight.data.detection_views import boxes_in_image
+from nearsight.models.boxes import BoxTargets
+from nearsight.models.detection_outputs import DetectorOutputs, detection_loss, postprocess
+from nearsight.models.retinanet import RetinaNet, create_detector
+from nearsight.train.detection_data import DetectionData
+from nearsight.train.detection_metrics import CocoEvaluator, Found, Truth, to_corner_and_size
+from nearsight.train.recipe import Recipe
+from nearsight.train.task import Batch, Inputs, Page, Place
+from nearsight.train.weights import load_weights, read_weights
+
+CATEGORIES = "categories.json"
+
+
+class DetectionTask:
+    """COCO's mAP on images with boxes, by a RetinaNet."""
+
+    selection = "mAP"
+    batch_multiple = 1
+
+    def __init__(self, recipe: Recipe) -> None:
+        if recipe.teacher:
+            raise ValueError("detection does not learn from a teacher; leave out teacher and distillation")
+        self.recipe = recipe
+        self.data = DetectionData(recipe)
+        self.num_classes = len(self.data.splits.train.classes)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.data.order(0).steps(self.recipe.batch)
+
+    @property
+    def stays_on_device(self) -> bool:
+        return self.data.resident
+
+    def describe(self) -> list[str]:
+        where = "resident on the device" if self.data.resident else f"streamed by {self.recipe.workers} workers"
+        kept = "" if self.recipe.fraction == 1 else f"; {len(self.data.splits.train)} training images kept"
+        return [
+            f"data: {self.data.splits.origin}{kept}; {where}",
+            *(f"data: {note}" for note in self.data.splits.notes),
+        ]
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {name: self.data.split(name).fingerprint() for name in ("train", "val", "test") if self.has_split(name)}
+
+    def files(self) -> dict[str, str]:
+        train = self.data.splits.train
+        listed = [{"id": number, "name": name} for number, name in zip(train.category_ids, train.classes, strict=True)]
+        return {CATEGORIES: json.dumps(listed, indent=1) + "\n"}
+
+    def build_model(self) -> nn.Module:
+        return build_detector(self.recipe, self.num_classes)
+
+    def training_module(self, model: nn.Module) -> nn.Module:
+        return model
+
+    def feed(self, start_step: int, place: Place) -> Iterator[list[Inputs]]:
+        self.data.load(place.device)
+        return self.data.training_batches(start_step, place)
+
+    def prepare(self, inputs: Inputs, step: Tensor, first: int) -> Batch:
+        return self.data.prepare(inputs)
+
+    def loss(self, outputs: DetectorOutputs, batch: Batch) -> Tensor:
+        return detection_loss(outputs, BoxTargets(*batch.targets)).total
+
+    def sample_names(self, step: int) -> list[str]:
+        epoch, place = divmod(step, self.steps_per_epoch)
+        order = self.data.order(epoch)
+        names = self.data.splits.train.names
+        return [names[int(index)] for index in order.indices[order.part(place, self.recipe.batch)]]
+
+    def problems(self) -> list[str]:
+        return [f"{name}: {reason}" for name, reason in self.data.bad.reasons.items()]
+
+    def has_split(self, split: str) -> bool:
+        return split != "test" or self.data.splits.test is not None
+
+    def evaluate(self, model: nn.Module, split: str, place: Place) -> Iterable[tuple[str, float]]:
+        return self.evaluator(model, split, place).summary().items()
+
+    def evaluator(self, model: nn.Module, split: str, place: Place) -> CocoEvaluator:
+        """What the model finds in a split, beside what is there; every process gets the whole."""
+        images = self.data.split(split)
+        found = dict(self.detections(model, split, place))
+        if place.world_size > 1:
+            shares: list[Any] = [None] * place.world_size
+            dist.all_gather_object(shares, found)
+            found = {index: one for share in shares for index, one in share.items()}
+        evaluator = CocoEvaluator(self.num_classes)
+        for index in sorted(found):
+            evaluator.add(int(images.image_ids[index]), found[index], truth_of(images, index))
+        return evaluator
+
+    @torch.no_grad()
+    def detections(self, model: nn.Module, split: str, place: Place) -> Iterator[tuple[int, Found]]:
+        """This process's share of a split: an image's place in the set, and what was found in it, in its own pixels."""
+        model.eval()
+        images = self.data.split(split)
+        for batch in self.data.eval_batches(split, place):
+            with torch.autocast(place.device.type, place.precision, enabled=place.precision != torch.float32):
+                outputs = model(batch.images)
+            sizes = [(view.height, view.width) for view in batch.views]
+            for index, view, one in zip(batch.indices, batch.views, postprocess(outputs, sizes), strict=True):
+                height, width = (int(side) for side in images.sizes[index])
+                boxes = boxes_in_image(one.boxes.double().cpu().numpy(), (height, width), view)
+                yield (
+                    index,
+                    Found(to_corner_and_size(boxes), one.scores.double().cpu().numpy(), one.labels.cpu().numpy()),
+                )
+
+    def observe(self, model: nn.Module, place: Place) -> Iterable[tuple[str, Any]]:
+        return ()
+
+    def report_pages(self, model: nn.Module, records: list[dict[str, Any]], place: Place) -> list[Page]:
+        from nearsight.train.detection_report import detection_pages
+
+        return detection_pages(model, self, place)
+
+
+def truth_of(images: DetectionSet, index: int) -> Truth:
+    annotations = images.annotations(index)
+    return Truth(to_corner_and_size(annotations.boxes), annotations.labels, annotations.crowd, annotations.areas)
+
+
+def build_detector(recipe: Recipe, num_classes: int) -> RetinaNet:
+    """The recipe's detector with fresh weights; with ``init_from``, those of a detector, or of a classifier's body."""
+    model = create_detector(
+        recipe.model, num_classes=num_classes, **{"drop_path_rate": recipe.drop_path, **recipe.model_options}
+    )
+    if recipe.init_from:
+        weights = read_weights(recipe.init_from)
+        if any(name.startswith("heads.") for name in weights):
+            _load_detector(model, weights, recipe.init_from)
+        else:
+            body = {name: value for name, value in weights.items() if not name.startswith("fc.")}
+            load_weights(model.backbone, body, recipe.init_from)
+    return model
+
+
+def _load_detector(model: RetinaNet, weights: dict[str, Tensor], origin: str) -> None:
+    """All of a detector; its class prediction starts anew where the classes are others."""
+    own = model.state_dict()
+    fresh = [
+        name
+        for name in own
+        if name.startswith("heads.classes.predictor.") and name in weights and weights[name].shape != own[name].shape
+    ]
+    load_weights(model, {**weights, **{name: own[name] for name in fresh}}, origin)
+
+
+def coco_results(found: Iterable[tuple[int, Found]], images: DetectionSet) -> list[dict[str, Any]]:
+    """Detections as COCO's results format has them."""
+    return [
+        {
+            "image_id": int(images.image_ids[index]),
+            "category_id": images.category_ids[int(label)],
+            "bbox": [round(float(value), 3) for value in box],
+            "score": round(float(score), 6),
+        }
+        for index, one in found
+        for box, score, label in zip(*one, strict=True)
+    ]
