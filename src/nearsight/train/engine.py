@@ -21,6 +21,7 @@ from nearsight.train.distributed import World
 from nearsight.train.ema import ema_weight
 from nearsight.train.exits import DataLoadingError, DiskError, NonFiniteError, OutOfMemoryError, PreemptedError
 from nearsight.train.listeners import Listeners
+from nearsight.train.loading_trouble import explained_loading
 from nearsight.train.machine import cut_batch, pick_precision, smaller_micro_batch
 from nearsight.train.metrics import MetricsLog
 from nearsight.train.optimize import learning_rate
@@ -82,6 +83,12 @@ class Trainer:
 
     def run(self) -> None:
         """Train from where the folder's newest good checkpoint stands to the last step."""
+        try:
+            self._train()
+        finally:
+            self.log.release()
+
+    def _train(self) -> None:
         self._resume()
         self.bench.module.train()
         while self.progress.step < self.total_steps:
@@ -89,16 +96,9 @@ class Trainer:
                 self._train_from(self.progress.step)
             except torch.OutOfMemoryError as error:
                 self._shrink(error)
-            except RuntimeError as error:  # the loader's signal handler raises wherever the program happens to be
-                if "DataLoader worker" not in str(error):
-                    raise
-                raise DataLoadingError(
-                    f"a data-loading process died ({str(error).splitlines()[0].strip()}); it may have run out of "
-                    "memory or of space in /dev/shm: try fewer --workers, then resume"
-                ) from error
         self._save_at_last()
         if self.world.leads:
-            self.log.close()
+            self.log.flush()
 
     def _train_from(self, step: int) -> None:
         with contextlib.closing(self._feed(step)) as feed:
@@ -120,7 +120,7 @@ class Trainer:
         feed = self.task.feed(step, self.place)
         while True:
             try:
-                with self.clock.waiting():
+                with self.clock.waiting(), explained_loading():
                     inputs = next(feed)
             except ValueError as error:
                 raise DataLoadingError(str(error)) from error
@@ -192,7 +192,7 @@ class Trainer:
         if step % self.eval_interval and step != self.total_steps:
             return False
         self._take_readings()
-        with self.clock.elsewhere():
+        with self.clock.elsewhere(), explained_loading():
             values = self.evaluate("val")
             observed = {} if is_sharded(self.bench.model) else dict(self.task.observe(self.bench.model, self.place))
             self.bench.module.train()

@@ -44,13 +44,16 @@ class MetricsLog:
     def content(self) -> bytes:
         return bytes(self._content)
 
-    def close(self) -> None:
+    def flush(self) -> None:
         """Put all of it on the disk; ``DiskError`` when that is not possible."""
         with disk_errors("writing the metrics log"):
             if self._file is None:
                 self._rewrite()
             if self._file is not None:
                 os.fsync(self._file.fileno())
+
+    def release(self) -> None:
+        """Close the file, whatever state it is in."""
         self._drop_file()
 
     def _rewrite(self) -> None:
