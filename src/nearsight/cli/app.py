@@ -14,6 +14,7 @@ app = App(
 )
 for _verb, _place, _what in (
     ("models", "models:models", "List every model with its cost, beside what its paper reports."),
+    ("detect", "detect:app", "Train detectors on images with boxes, measure them and use them."),
 ):
     app.command(f"nearsight.cli.{_place}", name=_verb, help=_what)
 

@@ -1,0 +1,288 @@
+"""`nearsight detect …`: train, evaluate and use detectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import App, Parameter
+
+if TYPE_CHECKING:
+    from nearsight.train.engine import Trainer
+
+app = App(name="detect", help="Train detectors on images with boxes, measure them and use them.")
+
+
+class _Lines:
+    """Tells a run's progress in plain lines."""
+
+    def record(self, record: dict[str, Any]) -> None:
+        named = ("loss", "lr", "images_per_second", "val_mAP", "val_mAP50", "ema_val_mAP", "ema_val_mAP50")
+        values = ", ".join(f"{name} {record[name]:.4g}" for name in named if name in record)
+        print(f"epoch {record['epoch']:.2f}, step {record['step']}: {values}", flush=True)
+
+    def note(self, text: str) -> None:
+        print(text, flush=True)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def _audience(trainer: Trainer) -> list[_Lines]:
+    print(f"run folder: {trainer.folder.path}; {trainer.total_steps} steps on {trainer.device}", flush=True)
+    return [_Lines()]
+
+
+@app.command
+def train(
+    data: str,
+    /,
+    *,
+    recipe: str = "retinanet_small",
+    config: Path | None = None,
+    run: Path | None = None,
+    model: str | None = None,
+    image_size: int | None = None,
+    epochs: float | None = None,
+    batch: int | None = None,
+    lr: float | None = None,
+    seed: int | None = None,
+    init_from: str | None = None,
+    device: str | None = None,
+    workers: int | None = None,
+    fields: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
+    override: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Train a detector, or go on with the run in --run.
+
+    Parameters
+    ----------
+    data
+        A COCO, Pascal VOC or YOLO folder, a COCO json, an archive of either, or `bccd`, which comes along.
+    recipe
+        `retinanet` (the paper's, for COCO) or `retinanet_small` (some hundred images, from scratch).
+    config
+        A YAML file of recipe fields.
+    run
+        The run's folder; a new one under runs/ by default.
+    model
+        Such as `retinanet_resnet50`; a wrong name lists them.
+    image_size
+        Side of the training pictures in pixels.
+    epochs
+        Passes over the training images.
+    batch
+        Images in an update.
+    lr
+        Learning rate at the recipe's own batch; it scales with yours.
+    seed
+        Of initialisation, order and augmentation.
+    init_from
+        Start from the backbone of a classification run, or from a detection run.
+    device
+        cpu, cuda or mps.
+    workers
+        Processes that read images, when they do not fit the device.
+    fields
+        Any other field of the recipe, as field=value; may be repeated.
+    override
+        Allow changes that alter a run that is resumed.
+    """
+    from nearsight.train.exits import reported
+    from nearsight.train.recipe_file import resolve_recipe
+    from nearsight.train.runfolder import RunFolder, free_run_path
+    from nearsight.train.runner import train as train_run
+
+    named = {
+        "model": model, "image_size": image_size, "epochs": epochs, "batch": batch, "lr": lr, "seed": seed,
+        "init_from": init_from, "device": device, "workers": workers,
+    }  # fmt: skip
+    flags = {name: value for name, value in named.items() if value is not None} | _assignments(fields or [])
+    with reported():
+        resolved = resolve_recipe(recipe, config, {"data": data, **flags})
+        if resolved.task != "detection":
+            raise ValueError(f"recipe {recipe!r} is for {resolved.task}; use retinanet or retinanet_small")
+        folder = RunFolder(run if run is not None else free_run_path(Path("runs"), resolved.model))
+        summary = train_run(resolved, folder, audience=_audience, override=override)
+    if "test" in summary:
+        _print_values("test", summary["test"])
+    print(f"done: {folder.path}")
+    return 0
+
+
+def _assignments(pairs: list[str]) -> dict[str, Any]:
+    import yaml
+
+    values = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ValueError(f"--set takes field=value, not {pair!r}")
+        try:
+            values[name.strip().replace("-", "_")] = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ValueError(f"--set {pair}: the value is not plain YAML") from None
+    return values
+
+
+def _print_values(split: str, values: dict[str, float]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{split} (measured, COCO's protocol)")
+    for name in values:
+        table.add_column(name, justify="right")
+    table.add_row(*(f"{value:.3f}" for value in values.values()))
+    Console().print(table)
+
+
+@app.command(name="eval")
+def evaluate(
+    run: Path,
+    /,
+    *,
+    data: str | None = None,
+    split: str = "val",
+    results: Path | None = None,
+    device: str = "auto",
+) -> int:
+    """Measure a run's selected weights: COCO's mAP, by overlap, area and class.
+
+    Parameters
+    ----------
+    run
+        The run's folder.
+    data
+        Other data with the same classes; the run's own by default.
+    split
+        train, val or test.
+    results
+        Also write the detections to this file, in COCO's results format.
+    device
+        cpu, cuda or mps.
+    """
+    import json
+
+    from nearsight.train.detection import DetectionTask, coco_results, truth_of
+    from nearsight.train.detection_metrics import CocoEvaluator
+    from nearsight.train.detection_use import detection_recipe, load_detector
+    from nearsight.train.runfolder import RunFolder
+    from nearsight.train.task import Place
+
+    if split not in ("train", "val", "test"):
+        raise ValueError(f"--split is train, val or test, not {split!r}")
+    detector = load_detector(run, device)
+    recipe = detection_recipe(RunFolder(run))
+    task = DetectionTask(recipe.with_changes(data=data or recipe.data, batch=1, micro_batch=0, fraction=1.0))
+    images = task.data.split(split)
+    if images.classes != detector.classes:
+        raise ValueError(f"the run finds {', '.join(detector.classes)}; the data has {', '.join(images.classes)}")
+    place = Place(detector.device, precision=detector.precision)
+    found = dict(task.detections(detector.model, split, place))
+    evaluator = CocoEvaluator(len(images.classes))
+    for index, one in found.items():
+        evaluator.add(int(images.image_ids[index]), one, truth_of(images, index))
+    _print_values(split, evaluator.summary())
+    for name, (average, average50) in zip(images.classes, evaluator.per_class(), strict=True):
+        print(f"{name}: mAP {average:.3f}, mAP50 {average50:.3f}")
+    if results is not None:
+        results.parent.mkdir(parents=True, exist_ok=True)
+        results.write_text(json.dumps(coco_results(found.items(), images)) + "\n")
+        print(f"written to {results}")
+    return 0
+
+
+@app.command
+def predict(
+    run: Path,
+    /,
+    *images: str,
+    out: Path = Path("predictions"),
+    min_score: float = 0.3,
+    device: str = "auto",
+) -> int:
+    """Find objects in images: draws them, and writes them as COCO's results.
+
+    Parameters
+    ----------
+    run
+        The folder of a detection run.
+    images
+        Image files or folders of them.
+    out
+        Folder for the drawn images and results.json.
+    min_score
+        Smallest score that is drawn and written.
+    device
+        cpu, cuda or mps.
+    """
+    from nearsight.train.detection_report import draw_boxes
+    from nearsight.train.detection_use import image_files, load_detector, read_images, write_results
+
+    if not images:
+        raise ValueError("name images or folders to look at")
+    if not 0 <= min_score <= 1:
+        raise ValueError(f"--min-score is between 0 and 1, not {min_score:g}")
+    files = image_files(images)
+    detector = load_detector(run, device)
+    out.mkdir(parents=True, exist_ok=True)
+    bad: dict[str, str] = {}
+    seen, found = [], []
+    for number, (file, image) in enumerate(read_images(files, bad), start=1):
+        (one,) = detector.find([image], score_threshold=min_score)
+        drawn = out / f"{number:05d}-{file.stem}.png"
+        draw_boxes(image, one, detector.classes, min_score=min_score).save(drawn)
+        print(f"{file}: {len(one.scores)} found, drawn in {drawn}")
+        seen.append(file)
+        found.append(one)
+    for name, reason in bad.items():
+        print(f"{name}: not read: {reason}")
+    if not seen:
+        raise ValueError("none of the images could be read")
+    write_results(out / "results.json", detector, seen, found)
+    print(f"written to {out / 'results.json'}")
+    return 0
+
+
+@app.command
+def demo(*, run: Path | None = None, epochs: float = 40.0, device: str = "auto") -> int:
+    """Train a small detector on the bundled blood cells, measure it and draw what it finds: some minutes on a CPU.
+
+    Parameters
+    ----------
+    run
+        The run's folder; a new one under runs/ by default.
+    epochs
+        Passes over its 36 training images.
+    device
+        cpu, cuda or mps.
+    """
+    from nearsight.data.detection import BUNDLED, open_detection
+    from nearsight.train.runfolder import free_run_path
+
+    folder = free_run_path(Path("runs"), "detect-demo") if run is None else run
+    small = "{channels: 48, head_depth: 2, smallest_anchor: 16, width_multiplier: 0.25}"
+    train(
+        BUNDLED,
+        run=folder,
+        model="retinanet_resnet26",
+        image_size=256,
+        epochs=epochs,
+        batch=6,
+        device=device,
+        fields=[
+            f"model_options={small}",
+            "image_height=192",
+            "flip_vertical=0.5",
+            "warmup_epochs=0.5" if epochs < 10 else "warmup_epochs=2",
+            "lr=1.5e-3",
+            "lr_batch=6",
+            "ema=0.98",
+            f"eval_every={max(epochs / 4, 1):g}",
+            "channels_last=false",
+        ],
+    )
+    splits = open_detection(BUNDLED)
+    assert splits.test is not None
+    pictures = [str(splits.test.root / name) for name in splits.test.names[:4]]
+    return predict(folder, *pictures, out=folder / "found", device=device)

@@ -1,0 +1,252 @@
+"""Detection through the engine: learning, resuming, warm starts, and the verbs."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from nearsight.cli import detect
+from nearsight.models import create_model
+from nearsight.models.retinanet import create_detector
+from nearsight.train.detection import DetectionTask, build_detector
+from nearsight.train.detection_metrics import Found, Truth
+from nearsight.train.detection_report import draw_boxes
+from nearsight.train.detection_use import load_detector
+from nearsight.train.exits import PreemptedError
+from nearsight.train.recipes import named_recipe
+from nearsight.train.runfolder import RunFolder
+from nearsight.train.runner import make_task, train
+from nearsight.train.task import Place
+
+TINY = {"layers": (1, 1, 1, 1), "width_multiplier": 0.25, "channels": 16, "head_depth": 1, "smallest_anchor": 16}
+CPU = Place(torch.device("cpu"), micro_batch=6)
+
+
+def tiny_recipe(**changes):
+    settings = {
+        "data": "bccd",
+        "model": "retinanet_resnet26",
+        "model_options": {**TINY, "layers": [1, 1, 1, 1]},
+        "image_size": 96,
+        "image_height": 64,
+        "batch": 6,
+        "lr_batch": 6,
+        "epochs": 1.0,
+        "warmup_epochs": 0.2,
+        "eval_every": 1.0,
+        "device": "cpu",
+        "compile": "off",
+        "report": False,
+        "log_every": 2,
+        "channels_last": False,
+    }
+    return named_recipe("retinanet_small").with_changes(**{**settings, **changes})
+
+
+def test_the_papers_recipe():
+    recipe = named_recipe("retinanet")
+    assert (recipe.epochs, recipe.peak_lr, recipe.batch, recipe.warmup_epochs, recipe.image_size) == (
+        150,
+        0.12,
+        64,
+        1,
+        640,
+    )
+
+
+def test_a_run_from_start_to_report(tmp_path):
+    summary = train(tiny_recipe(report=True), RunFolder(tmp_path / "run"))
+    assert summary["steps"] == 6
+    assert {"mAP", "mAP50", "mAP75", "mAP_small", "mAP_medium", "mAP_large"} <= set(summary["test"])
+    records = RunFolder(tmp_path / "run").metrics()
+    assert records[0]["loss"] > records[-2]["loss"]
+    assert json.loads((tmp_path / "run" / "categories.json").read_text())[1] == {"id": 1, "name": "WBC"}
+
+
+def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path, monkeypatch):
+    recipe = tiny_recipe(save_every=1)
+    train(recipe, RunFolder(tmp_path / "whole"))
+    calls = []
+    original = DetectionTask.loss
+
+    def interrupted(self, outputs, batch):
+        calls.append(1)
+        if len(calls) == 4:
+            raise PreemptedError("stopped in the middle")
+        return original(self, outputs, batch)
+
+    monkeypatch.setattr(DetectionTask, "loss", interrupted)
+    with pytest.raises(PreemptedError):
+        train(recipe, RunFolder(tmp_path / "halves"))
+    monkeypatch.setattr(DetectionTask, "loss", original)
+    train(recipe, RunFolder(tmp_path / "halves"))
+    whole, halves = (RunFolder(tmp_path / name).checkpoints().load_named("last") for name in ("whole", "halves"))
+    assert whole.step == halves.step == 6
+    for group, tensors in whole.tensors.items():
+        for name, value in tensors.items():
+            assert torch.equal(value, halves.tensors[group][name]), (group, name)
+
+
+def test_streamed_and_resident_learn_from_the_same_boxes():
+    resident, streamed = (make_task(tiny_recipe(resident=wish, workers=0)) for wish in ("on", "off"))
+    one, other = (next(task.feed(3, CPU))[0] for task in (resident, streamed))
+    assert torch.equal(one["boxes"], other["boxes"])
+    assert torch.equal(one["labels"], other["labels"])
+    first, second = (task.prepare(inputs, torch.tensor(3), 0) for task, inputs in ((resident, one), (streamed, other)))
+    assert first.inputs.shape == second.inputs.shape == (6, 3, 64, 96)
+    assert (first.inputs - second.inputs).abs().mean() < 0.05 * second.inputs.std()
+
+
+def test_evaluation_of_perfect_detections_is_one(monkeypatch):
+    task = make_task(tiny_recipe())
+    images = task.data.split("val")
+
+    def perfect(model, split, place):
+        for index in range(len(images)):
+            own = images.annotations(index)
+            sizes = np.concatenate((own.boxes[:, :2], own.boxes[:, 2:] - own.boxes[:, :2]), axis=1)
+            yield index, Found(sizes, np.linspace(0.9, 0.8, len(sizes)), own.labels)
+
+    monkeypatch.setattr(task, "detections", perfect)
+    values = dict(task.evaluate(torch.nn.Identity(), "val", CPU))
+    assert values["mAP"] == pytest.approx(1.0, abs=1e-6)
+
+
+def test_detections_are_in_pixels_of_the_image(monkeypatch):
+    """A box found in the picture at a third of the size comes back three times as large."""
+    task = make_task(tiny_recipe(image_size=320 // 2, image_height=240 // 2))
+    from nearsight.models.detection_outputs import Detections
+    from nearsight.train import detection
+
+    one = Detections(torch.tensor([[10.0, 20.0, 30.0, 60.0]]), torch.tensor([0.5]), torch.tensor([2]))
+    monkeypatch.setattr(detection, "postprocess", lambda outputs, sizes: [one] * len(sizes))
+    _, found = next(iter(task.detections(torch.nn.Identity(), "val", CPU)))
+    assert found.boxes.tolist() == [[20, 40, 40, 80]]
+    assert found.labels.tolist() == [2]
+
+
+def test_warm_start_from_a_classifier(tmp_path):
+    from safetensors.torch import save_file
+
+    classifier = create_model("resnet26", num_classes=7, layers=(1, 1, 1, 1), width_multiplier=0.25)
+    path = tmp_path / "classifier.safetensors"
+    save_file(classifier.state_dict(), path)
+    detector = build_detector(tiny_recipe(init_from=str(path)), 3)
+    assert torch.equal(detector.backbone.layer3[0].mixer.weight, classifier.layer3[0].mixer.weight)
+    with pytest.raises(ValueError, match="does not fit the model"):
+        build_detector(tiny_recipe(init_from=str(path), model="retinanet_sasa_resnet26"), 3)
+
+
+def test_warm_start_from_a_detector_of_other_classes(tmp_path):
+    from safetensors.torch import save_file
+
+    other = create_detector("retinanet_resnet26", num_classes=5, **TINY)
+    path = tmp_path / "detector.safetensors"
+    save_file(other.state_dict(), path)
+    detector = build_detector(tiny_recipe(init_from=str(path)), 3)
+    assert torch.equal(detector.heads.boxes.predictor.weight, other.heads.boxes.predictor.weight)
+    assert detector.heads.classes.predictor.weight.shape[0] == 3 * 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": ""}, "no data was given"),
+        ({"batch": 64}, "batch 64 is larger than the 36 training images"),
+        ({"first_classes": 2}, "first_classes is for classification"),
+        ({"teacher": "timm:resnet18", "distillation": "hard"}, "does not learn from a teacher"),
+        ({"smallest_scale": 2.0}, "scales must be positive and in order"),
+        ({"image_height": -5}, "at least one pixel"),
+    ],
+)
+def test_recipes_that_cannot_work_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        make_task(tiny_recipe(**changes))
+
+
+def test_a_fraction_keeps_as_many_updates():
+    task = make_task(tiny_recipe(fraction=0.5))
+    assert len(task.data.splits.train) == 18
+    assert task.steps_per_epoch == 3
+
+
+def test_drawing_marks_found_and_true_boxes():
+    image = np.zeros((60, 80, 3), np.uint8)
+    found = Found(np.array([[10.0, 10.0, 20.0, 30.0], [50.0, 5.0, 9.0, 9.0]]), np.array([0.9, 0.1]), np.array([0, 1]))
+    truth = Truth(np.array([[40.0, 30.0, 20.0, 20.0]]), np.array([0]), np.array([0]), np.array([400.0]))
+    drawn = np.asarray(draw_boxes(image, found, ("a", "b"), truth=truth))
+    assert drawn[40, 20].any()
+    assert not drawn[6, 51].any()
+    assert (drawn[30, 45] == 255).all()
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("detect") / "run"
+    options = "{layers: [1, 1, 1, 1], width_multiplier: 0.25, channels: 16, head_depth: 1, smallest_anchor: 16}"
+    detect.train(
+        "bccd",
+        run=folder,
+        model="retinanet_resnet26",
+        image_size=96,
+        epochs=1,
+        batch=6,
+        device="cpu",
+        fields=[f"model_options={options}", "warmup_epochs=0.2", "report=false", "channels-last=false"],
+    )
+    return folder
+
+
+def test_the_verbs_eval_and_predict(finished_run, tmp_path, capsys):
+    assert detect.evaluate(finished_run, split="test", results=tmp_path / "r.json", device="cpu") == 0
+    assert "mAP50" in capsys.readouterr().out
+    results = json.loads((tmp_path / "r.json").read_text())
+    assert all(set(entry) == {"image_id", "category_id", "bbox", "score"} for entry in results)
+    picture = tmp_path / "in" / "a.png"
+    picture.parent.mkdir()
+    Image.fromarray(np.full((50, 70, 3), 128, np.uint8)).save(picture)
+    (tmp_path / "in" / "b.png").write_bytes(b"broken")
+    assert detect.predict(finished_run, str(tmp_path / "in"), out=tmp_path / "out", min_score=0.0, device="cpu") == 0
+    assert "b.png: not read" in capsys.readouterr().out
+    with Image.open(tmp_path / "out" / "00001-a.png") as drawn:
+        assert drawn.size == (70, 50)
+    legend = json.loads((tmp_path / "out" / "results_images.json").read_text())
+    assert [entry["id"] for entry in legend["images"]] == [1]
+    assert [entry["name"] for entry in legend["categories"]] == ["RBC", "WBC", "Platelets"]
+    boxes = np.array([entry["bbox"] for entry in json.loads((tmp_path / "out" / "results.json").read_text())])
+    assert (boxes[:, 0] + boxes[:, 2] <= 70.001).all()
+
+
+def test_a_detector_takes_images_of_mixed_sizes_at_once(finished_run):
+    detector = load_detector(finished_run, "cpu")
+    rng = np.random.default_rng(0)
+    images = [rng.integers(0, 255, (*size, 3)).astype(np.uint8) for size in ((40, 60), (90, 30))]
+    together = detector.find(images, score_threshold=0.0)
+    assert [len(one.scores) > 0 for one in together] == [True, True]
+    for one, image in zip(together, images, strict=True):
+        assert (one.boxes[:, :2] + one.boxes[:, 2:] <= np.array(image.shape[1::-1]) + 1e-6).all()
+
+
+def test_wrong_use_of_the_verbs(finished_run, tmp_path):
+    with pytest.raises(ValueError, match="is not a run"):
+        detect.evaluate(tmp_path)
+    with pytest.raises(ValueError, match="--split is train, val or test"):
+        detect.evaluate(finished_run, split="all")
+    with pytest.raises(ValueError, match="name images or folders"):
+        detect.predict(finished_run)
+    with pytest.raises(ValueError, match="no such file or folder"):
+        detect.predict(finished_run, str(tmp_path / "none.png"))
+    with pytest.raises(ValueError, match="--set takes field=value"):
+        detect.train("bccd", fields=["nonsense"])
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"model": "retinanet_resnet27"}, {"recipe": "small"}, {"fields": ["colour=red"]}, {"batch": 1000}]
+)
+def test_a_users_mistake_is_one_line_and_code_two(arguments, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        detect.train("bccd", run=tmp_path / "run", device="cpu", **arguments)
+    assert stopped.value.code == 2
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
