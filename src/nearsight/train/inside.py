@@ -1,4 +1,4 @@
-"""What each evaluation logs of a model's inner life: the gates of Figure 5 and the nonlocality of Figure 6."""
+"""What each evaluation logs of a model's inner life: the nonlocality of Figure 5 and the gates of Figure 6."""
 
 from __future__ import annotations
 

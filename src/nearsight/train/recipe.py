@@ -35,7 +35,9 @@ class DataFields:
 class ModelFields:
     """What learns."""
 
-    model: str = option("convit_tiny", "name of the model (see: nearsight list)", change="never")
+    model: str = option(
+        "convit_tiny", "name of the model (nearsight models lists them; timm:NAME is one of timm)", change="never"
+    )
     model_options: dict[str, Any] = option(  # noqa: RUF009 - the helper makes a field with a factory
         dict, "further arguments of the model, such as locality_strength", change="never"
     )

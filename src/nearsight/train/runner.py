@@ -49,13 +49,13 @@ def train(
         device = pick_device(recipe.device, world.local_rank)
         prepare_torch(recipe, device)
         stop = cleanup.enter_context(listening())
+        # Data and model first: a mistake in their names leaves no folder behind.
+        task = make_task(recipe) if task is None else task
+        trainer = Trainer(task, recipe, folder, world=world, device=device, stop=stop)
         if world.leads:
             cleanup.enter_context(folder.owned())
-        task = make_task(recipe) if task is None else task
-        if world.leads:
             open_run(folder, recipe, task, device, override=override)
         world.wait()
-        trainer = Trainer(task, recipe, folder, world=world, device=device, stop=stop)
         if world.leads and audience is not None:
             trainer.listeners = Listeners(audience(trainer))
             cleanup.callback(trainer.listeners.close)
@@ -102,7 +102,7 @@ def _write_report(trainer: Trainer, summary: dict[str, Any]) -> None:
 
     try:
         pages = trainer.task.report_pages(trainer.bench.model, trainer.folder.metrics(), trainer.place)
-        path = write_report(trainer.folder, trainer.recipe, summary, pages)
+        path = write_report(trainer.folder, trainer.recipe, summary, pages, trainer.task.selection)
     except Exception as error:
         trainer.note(f"warning: the report could not be written: {error}")
     else:

@@ -1,0 +1,286 @@
+"""``nearsight train``, ``resume``, ``eval``, ``predict`` and ``compare``."""
+
+from __future__ import annotations
+
+import json as json_format
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from nearsight.cli.recipe_options import RecipeFlags, given_flags
+
+if TYPE_CHECKING:
+    from nearsight.train.engine import Trainer
+    from nearsight.train.listeners import Listener
+    from nearsight.train.recipe import Recipe
+
+Show = Literal["auto", "plain", "json", "quiet"]
+Flags = Annotated[RecipeFlags, Parameter(name="*")]  # type: ignore[valid-type]
+_NOTHING_GIVEN = RecipeFlags()
+
+
+def train(
+    data: str = "",
+    /,
+    *,
+    recipe: str = "",
+    config: Path | None = None,
+    run: Path | None = None,
+    override: Annotated[bool, Parameter(negative="")] = False,
+    show: Show = "auto",
+    flags: Flags = _NOTHING_GIVEN,
+) -> int:
+    """Train a model on DATA, or go on with the run in --run.
+
+    Settings come from a named recipe, then from --config, then from the options below; only differences from the recipe
+    are printed. The folder of the run can be killed at any instant and trained on with the same command.
+
+    Parameters
+    ----------
+    data
+        An image folder, .npz, .parquet, shards, an archive, a known dataset, or `clothing`, which comes with nearsight.
+    recipe
+        Named recipe to start from: small (default), deit, convit, convit_plus, sasa, and those of detection.
+    config
+        YAML file with any of the fields below.
+    run
+        Folder of the run; by default a new one under runs/.
+    override
+        Let a resumed run change settings that alter what is learned, such as lr.
+    show
+        How to report progress.
+    """
+    from nearsight.train.recipe_file import resolve_recipe
+
+    changes = given_flags(flags)
+    if data:
+        changes["data"] = data
+    resolved = resolve_recipe(recipe, config, changes)
+    path = run or _new_run_path(resolved, recipe)
+    return _train(resolved, path, show=show, override=override, base=recipe)
+
+
+def resume(
+    run: Path,
+    /,
+    *,
+    override: Annotated[bool, Parameter(negative="")] = False,
+    show: Show = "auto",
+    flags: Flags = _NOTHING_GIVEN,
+) -> int:
+    """Go on with a run that was stopped, from its last checkpoint, to the same result.
+
+    Parameters
+    ----------
+    run
+        Folder of the run.
+    override
+        Let the options below change what is learned, such as lr.
+    show
+        How to report progress.
+    """
+    from nearsight.train.reading import run_recipe
+    from nearsight.train.recipe_file import apply_changes
+
+    recipe = apply_changes(run_recipe(run), given_flags(flags), where="the command line")
+    return _train(recipe, run, show=show, override=override, base=None)
+
+
+def evaluate(
+    run: Path,
+    data: str = "",
+    /,
+    *,
+    split: str = "",
+    device: str = "auto",
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Measure a run's selected weights on its own data or on DATA.
+
+    Parameters
+    ----------
+    run
+        Folder of the run.
+    data
+        Another source of images with the same classes; the run's own by default.
+    split
+        train, val or test; by default test where there is one.
+    device
+        cpu, cuda, mps; auto takes the best there is.
+    json
+        Print JSON.
+    """
+    from nearsight.train.exits import reported
+    from nearsight.train.reading import evaluate_run
+
+    with reported():
+        origin, used, values = evaluate_run(run, data, split=split, device=device)
+    if json:
+        print(json_format.dumps({"data": origin, "split": used, **values}))
+    else:
+        print(origin)
+        for name, value in values.items():
+            print(f"{used} {name}: {value:.3f}")
+    return 0
+
+
+def predict(
+    run: Path,
+    images: Annotated[list[Path], Parameter(consume_multiple=True)],
+    /,
+    *,
+    top: int = 5,
+    device: str = "auto",
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Classify pictures with a run's selected weights.
+
+    Parameters
+    ----------
+    run
+        Folder of the run.
+    images
+        Picture files, or folders of them.
+    top
+        How many classes to show for each.
+    device
+        cpu, cuda, mps; auto takes the best there is.
+    json
+        Print one JSON object per picture.
+    """
+    from nearsight.train.exits import reported
+    from nearsight.train.reading import predict_images
+
+    if top < 1:
+        raise ValueError(f"--top must be at least 1, got {top}")
+    with reported():
+        predictions = predict_images(run, images, top=top, device=device)
+    if json:
+        for one in predictions:
+            record = {"name": one.name, "classes": dict(one.classes), "problem": one.problem or None}
+            print(json_format.dumps(record))
+    else:
+        _print_predictions(predictions)
+    return 1 if any(one.problem for one in predictions) else 0
+
+
+def compare(
+    runs: Annotated[list[Path], Parameter(consume_multiple=True)],
+    /,
+    *,
+    measure: str = "",
+    out: Path | None = None,
+    json: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Compare finished runs: those that differ only in their seed are one setting, with mean ± sd and Welch's p.
+
+    Parameters
+    ----------
+    runs
+        Folders of finished runs.
+    measure
+        What to compare, such as 'test top1'; by default the first test value, or what selected the weights.
+    out
+        Write a plot to this .png file.
+    json
+        Print JSON.
+    """
+    import dataclasses
+
+    from nearsight.train.compare import compare_runs, comparison_plot
+
+    comparison = compare_runs(runs, measure)
+    if out is not None:
+        out.write_bytes(comparison_plot(comparison))
+    if json:
+        print(json_format.dumps(dataclasses.asdict(comparison)))
+    else:
+        _print_comparison(comparison)
+    return 0
+
+
+def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str | None) -> int:
+    from nearsight.train.exits import PREEMPTED, reported
+    from nearsight.train.progress import make_progress
+    from nearsight.train.recipe_file import describe_changes
+    from nearsight.train.recipes import named_recipe
+    from nearsight.train.runfolder import RunFolder
+    from nearsight.train.runner import train as train_run
+    from nearsight.train.trackers import make_trackers
+
+    def audience(trainer: Trainer) -> list[Listener]:
+        members: list[Listener] = [make_progress(trainer.total_steps, style=show)]
+        members.extend(make_trackers(recipe, path))
+        if base is not None:
+            for line in describe_changes(named_recipe(base or "small"), recipe):
+                members[0].note(f"{base or 'small'}: {line}")
+        scaled = f"{recipe.lr:g} × {recipe.batch}/{recipe.lr_batch}" if recipe.lr_batch else f"{recipe.lr:g}"
+        members[0].note(f"run: {path}  device: {trainer.device}  learning rate: {scaled} = {recipe.peak_lr:g}")
+        return members
+
+    try:
+        with reported():
+            summary = train_run(recipe, RunFolder(path), audience=audience, override=override)
+    except SystemExit as leaving:
+        if leaving.code == PREEMPTED:
+            print(f"resume with: nearsight resume {path}", file=sys.stderr)
+        raise
+    if show != "quiet":
+        _print_summary(summary, path, show)
+    return 0
+
+
+def _new_run_path(recipe: Recipe, name: str) -> Path:
+    from nearsight.train.distributed import launched_by_torchrun
+    from nearsight.train.runfolder import free_run_path
+
+    if launched_by_torchrun():
+        raise ValueError("under torchrun the run needs a name that restarts can find: add --run runs/NAME")
+    stem = "".join(char if char.isalnum() else "-" for char in f"{Path(recipe.data).stem}-{recipe.model}")
+    return free_run_path(Path("runs"), stem.strip("-") or name or "run")
+
+
+def _print_summary(summary: dict[str, Any], path: Path, show: Show) -> None:
+    if show == "json":
+        print(json_format.dumps({"kind": "done", "run": str(path), **summary}))
+        return
+    selected = summary.get("selected")
+    if selected:
+        print(f"best on val: {selected['value']:.3f} at step {selected['step']} ({selected['weights']} weights)")
+    for name, value in summary.get("test", {}).items():
+        print(f"test {name}: {value:.3f} (weights selected on val)")
+    for problem in summary.get("problems", [])[:5]:
+        print(f"unreadable image: {problem}")
+    print(f"run: {path}")
+
+
+def _print_predictions(predictions: list[Any]) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("picture", "classes")
+    for one in predictions:
+        shown = ", ".join(f"{name} {100 * share:.1f} %" for name, share in one.classes)
+        table.add_row(escape(one.name), escape(shown or f"unreadable: {one.problem}"))
+    Console().print(table)
+
+
+def _print_comparison(comparison: Any) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from nearsight.train.compare import describe_setting
+
+    table = Table("setting", "n", "seeds", "mean ± sd", "p against the first", title=comparison.measure)
+    for setting, p in zip(comparison.settings, comparison.p_values, strict=True):
+        spread = f" ± {setting.deviation:.3f}" if setting.deviation is not None else " (n = 1)"
+        shown = "" if p is None else f"{p:.3g}"
+        seeds = ", ".join(str(seed) for seed in setting.seeds)
+        table.add_row(
+            escape(describe_setting(setting)), str(len(setting.values)), seeds, f"{setting.mean:.3f}{spread}", shown
+        )
+    Console().print(table)
