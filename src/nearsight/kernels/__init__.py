@@ -1,12 +1,20 @@
-"""The equations of `functional`, faster: the same signatures behind one dispatch, `backend=` forces an implementation."""
+"""The equations of `functional`, faster: the same signatures behind one dispatch; `backend=` forces one of them."""
 
-from .dispatch import Verdict
-from .gated import explain_gated_positional_attention, gated_positional_attention
+import torch
+
+from . import arithmetic
+from .dispatch import HAS_TRITON, Verdict
+from .gated import content_attention, explain_gated_positional_attention, gated_positional_attention
 from .local import explain_local_attention, local_attention
 from .stem import spatially_aware_values
 
+arithmetic.register(torch.ops.nearsight)
+if HAS_TRITON:
+    arithmetic.register_triton(torch.ops.nearsight)
+
 __all__ = [
     "Verdict",
+    "content_attention",
     "explain_gated_positional_attention",
     "explain_local_attention",
     "gated_positional_attention",

@@ -4,11 +4,14 @@ The choice depends on the arguments alone (shapes, types, device, gradient mode)
 the same call gives the same path everywhere the same hardware is.
 """
 
+import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+
+HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,12 @@
-"""Gated positional attention (ConViT's Eq. 6-7), split so that no B×n×N×N map is ever made.
+"""Gated positional attention (ConViT's Eq. 6–7), split so that no B×n×N×N map is ever made.
 
 Both maps are distributions over keys and the gate mixes them after their softmaxes, hence
 
     GPSA = (1 − σ(λ)) · softmax(scale · q kᵀ) v + σ(λ) · P v,        P = softmax(v_posᵀ r_δ)
 
 where P has no batch axis. Its logit a‖δ‖² + b·δ_row + c·δ_col has no cross term, so on any H×W grid P = P_row ⊗ P_col.
+The content half is fused attention; the backends differ in how they apply P: as one dense N×N product (small grids), as
+two one-dimensional ones (large grids, O(N(H + W))), or fused with the mixing on the GPU.
 
 Shapes: B batch, n heads, N = H·W positions in row-major order, d channels of a head.
 """
@@ -13,41 +15,117 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .dispatch import Backend, Verdict, choose, verdicts
+from ..functional.attention import positional_axis_weights
+from ..geometry import Grid
+from .dispatch import HAS_TRITON, Backend, Verdict, choose, verdicts
+
+LARGEST_DENSE = 1024  # positions of a 32×32 grid: beyond, two one-dimensional products are cheaper
 
 
-def axis_weights(v_pos: Tensor, pos_bias: Tensor, grid_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """P_row [n, H, H] and P_col [n, W, W], queries by keys, from v_pos [n, 3] over (‖δ‖², δ_row, δ_col).
+def content_attention(query: Tensor, key: Tensor, value: Tensor, scale: float | None = None) -> Tensor:
+    """softmax(scale · q kᵀ) v by the fastest fused kernel: cuDNN's on Hopper, where torch's own choice is slower."""
+    if _prefers_cudnn(query):
+        needs_grad = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
+        return torch.ops.aten._scaled_dot_product_cudnn_attention(
+            query, key, value, None, needs_grad, 0.0, False, False, scale=scale
+        )[0]
+    return F.scaled_dot_product_attention(query, key, value, scale=scale)
 
-    `pos_bias` [n] is cancelled by the softmax; it enters the row logits once so that it stays part of the graph.
-    """
-    squared, by_row, by_col = v_pos.unbind(dim=-1)
-    maps = []
-    for size, linear, constant in ((grid_size[0], by_row, pos_bias), (grid_size[1], by_col, None)):
-        place = torch.arange(size, device=v_pos.device, dtype=v_pos.dtype)
-        offset = place[None, :] - place[:, None]
-        logits = squared[:, None, None] * offset**2 + linear[:, None, None] * offset
-        if constant is not None:
-            logits = logits + constant[:, None, None]
-        maps.append(logits.softmax(dim=-1))
-    return maps[0], maps[1]
+
+def _prefers_cudnn(query: Tensor) -> bool:
+    return (
+        query.is_cuda
+        and query.dtype in (torch.float16, torch.bfloat16)
+        and query.shape[-1] % 8 == 0
+        and query.shape[-1] <= 128
+        and query.numel() > 0
+        and not torch.compiler.is_exporting()
+        and torch.backends.cuda.cudnn_sdp_enabled()
+        and _is_hopper(query.device)
+    )
+
+
+@torch.compiler.assume_constant_result
+def _is_hopper(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device)[0] == 9
+
+
+def _dense_weights(v_pos: Tensor, pos_bias: Tensor, gate_value: Tensor, grid_size: Grid) -> Tensor:
+    """σ(λ) · P_row ⊗ P_col as [n, N, N]."""
+    by_row, by_col = positional_axis_weights(v_pos, grid_size, pos_bias)
+    by_row = gate_value[:, None, None] * by_row
+    return (by_row[:, :, None, :, None] * by_col[:, None, :, None, :]).flatten(3, 4).flatten(1, 2)
+
+
+def _fused(
+    query: Tensor, key: Tensor, value: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor,
+    *, grid_size: Grid, scale: float | None = None,
+) -> Tensor:  # fmt: skip
+    gate_value = gate.sigmoid()
+    weights = _dense_weights(v_pos, pos_bias, gate_value, grid_size).to(value.dtype)
+    content = content_attention(query, key, value, scale)
+    return torch.ops.nearsight.mix_positions(content, value, weights, (1 - gate_value).float())
+
+
+def _dense(
+    query: Tensor, key: Tensor, value: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor,
+    *, grid_size: Grid, scale: float | None = None,
+) -> Tensor:  # fmt: skip
+    gate_value = gate.sigmoid()
+    weights = _dense_weights(v_pos, pos_bias, gate_value, grid_size).to(value.dtype)
+    content = content_attention(query, key, value, scale)
+    position = torch.einsum("nij,bnjd->bnid", weights, value)
+    return torch.addcmul(position, (1 - gate_value)[:, None, None].to(value.dtype), content)
 
 
 def _separable(
     query: Tensor, key: Tensor, value: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor,
-    *, grid_size: tuple[int, int], scale: float | None = None,
+    *, grid_size: Grid, scale: float | None = None,
 ) -> Tensor:  # fmt: skip
-    height, width = grid_size
-    by_row, by_col = axis_weights(v_pos, pos_bias, grid_size)
-    gate_value = torch.sigmoid(gate)[:, None, None]
-    content = F.scaled_dot_product_attention(query, key, value, scale=scale)
-    image = value.unflatten(2, (height, width))
-    image = torch.einsum("nrh,bnhwd->bnrwd", (gate_value * by_row).to(value.dtype), image)
+    gate_value = gate.sigmoid()[:, None, None]
+    by_row, by_col = positional_axis_weights(v_pos, grid_size, pos_bias)
+    content = content_attention(query, key, value, scale)
+    image = torch.einsum("nrh,bnhwd->bnrwd", (gate_value * by_row).to(value.dtype), value.unflatten(2, grid_size))
     position = torch.einsum("ncw,bnrwd->bnrcd", by_col.to(value.dtype), image).flatten(2, 3)
     return torch.addcmul(position, (1 - gate_value).to(value.dtype), content)
 
 
-BACKENDS = [Backend("separable", lambda *arguments, **options: None, _separable)]
+def _fused_refusal(query: Tensor, key: Tensor, value: Tensor, *parameters: Tensor, **options) -> str | None:
+    if not HAS_TRITON:
+        return "Triton is not installed"
+    if torch.compiler.is_exporting():
+        return "an exported graph holds plain operators only"
+    if not value.is_cuda:
+        return f"the tensors are on {value.device.type}, not on a CUDA device"
+    if value.dtype not in (torch.float16, torch.bfloat16):
+        return f"values are {value.dtype}; float16 or bfloat16 is needed"
+    if value.shape[-1] > 128:
+        return f"head dimension {value.shape[-1]} exceeds 128"
+    if value.numel() == 0:
+        return "there is nothing to compute"
+    return _dense_refusal(query, key, value)
+
+
+def _dense_refusal(query: Tensor, key: Tensor, value: Tensor, *parameters: Tensor, **options) -> str | None:
+    if value.shape[2] > LARGEST_DENSE:
+        return f"{value.shape[2]} positions make the N×N weights large; above {LARGEST_DENSE} they are kept separable"
+    if value.device.type == "meta":
+        return "arithmetic is counted in the separable form"
+    return None
+
+
+def _separable_refusal(*arguments: Tensor, **options) -> None:
+    return None
+
+
+if HAS_TRITON:
+    from . import gated_triton  # noqa: F401  (registers nearsight::mix_positions)
+
+BACKENDS = [
+    Backend("fused", _fused_refusal, _fused),
+    Backend("dense", _dense_refusal, _dense),
+    Backend("separable", _separable_refusal, _separable),
+]
 
 
 def gated_positional_attention(
@@ -58,7 +136,7 @@ def gated_positional_attention(
     pos_bias: Tensor,
     gate: Tensor,
     *,
-    grid_size: tuple[int, int],
+    grid_size: Grid,
     scale: float | None = None,
     backend: str | None = None,
 ) -> Tensor:
@@ -67,8 +145,8 @@ def gated_positional_attention(
     `scale` multiplies the content logits; None means 1/√d.
     """
     arguments = (query, key, value, v_pos, pos_bias, gate)
-    options = {"grid_size": grid_size, "scale": scale}
-    return choose(BACKENDS, backend, *arguments, **options).run(*arguments, **options)
+    chosen = choose(BACKENDS, backend, *arguments, grid_size=grid_size, scale=scale)
+    return chosen.run(*arguments, grid_size=grid_size, scale=scale)
 
 
 def explain_gated_positional_attention(
@@ -79,7 +157,7 @@ def explain_gated_positional_attention(
     pos_bias: Tensor,
     gate: Tensor,
     *,
-    grid_size: tuple[int, int],
+    grid_size: Grid,
     scale: float | None = None,
 ) -> list[Verdict]:
     """What each backend says about this call: it runs, or why it cannot."""

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ..functional.local import Border
 from ..geometry import window_padding
-from . import _local_triton_kernels as kernels
+from ._local_triton_backward import backward_key_value_kernel, backward_query_kernel
+from ._local_triton_forward import forward_kernel
 
 SUPPORTED_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_HEAD_DIM = 128
@@ -70,7 +71,7 @@ def _in_words(tensors: dict[str, Tensor]) -> dict[str, Tensor] | None:
 
 
 def _launch(
-    kernel: Any, tiling: Tiling, inputs: dict[str, Tensor], others: dict[str, Tensor], kernel_size: int, **flags: bool
+    kernel: Any, tiling: Tiling, inputs: dict[str, Tensor], others: dict[str, Tensor], kernel_size: int, **flags: int
 ) -> None:
     """Start one kernel over every tile of every image and block of heads; it reads `inputs`, [B, H, W, n, d] each."""
     query = inputs["query"]
@@ -121,7 +122,7 @@ def forward(
     inputs = {"query": query, "key": key_or_value, "value": value}
     others = {"table": lse if table is None else table, "output": output, "lse": lse}
     _launch(
-        kernels._forward, tiling, inputs, others, kernel_size,
+        forward_kernel, tiling, inputs, others, kernel_size,
         HAS_KEY=key is not None, HAS_POSITION=table is not None, MASK=mask, SAVE_LSE=save_lse,
     )  # fmt: skip
     return output, lse
@@ -146,11 +147,12 @@ def backward(
     inputs = {"query": query, "key": key_or_value, "value": value, "grad_output": grad_output}
     others = {"table": lse if table is None else table, "lse": lse, "delta": delta}
     _launch(
-        kernels._backward_query, query_tiling, {**inputs, "output": output},
+        backward_query_kernel, query_tiling, {**inputs, "output": output},
         {**others, "grad_query": grad_query, "grad_table": partial}, kernel_size, **flags, MASK=mask,
+        LOG_TABLE=(2 * kernel_size - 1).bit_length(),
     )  # fmt: skip
     _launch(
-        kernels._backward_key_value, key_tiling, inputs,
+        backward_key_value_kernel, key_tiling, inputs,
         {**others, "grad_key": grad_key, "grad_value": grad_value}, kernel_size, **flags,
     )  # fmt: skip
     return grad_query, grad_key, grad_value, partial.sum(dim=0)
@@ -233,7 +235,11 @@ def refusal(
         return f"the tensors are on {query.device.type}, not on a CUDA device"
     if stride != 1:
         return f"stride {stride} is not 1"
-    if query.dtype not in SUPPORTED_TYPES or value.dtype != query.dtype or (key is not None and key.dtype != query.dtype):
+    if (
+        query.dtype not in SUPPORTED_TYPES
+        or value.dtype != query.dtype
+        or (key is not None and key.dtype != query.dtype)
+    ):
         return f"query and value are {query.dtype} and {value.dtype}; one of float16, bfloat16, float32 is needed"
     if query.shape[-1] > LARGEST_HEAD_DIM:
         return f"head dimension {query.shape[-1]} exceeds {LARGEST_HEAD_DIM}"

@@ -1,4 +1,4 @@
-"""The stem's spatially aware values with the mixture taken over weights instead of pixels: the same sum, M times leaner."""
+"""The stem's spatially aware values, the mixture taken over weights instead of pixels: the same sum, M times leaner."""
 
 import torch
 from torch import Tensor

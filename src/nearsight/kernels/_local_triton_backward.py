@@ -1,0 +1,270 @@
+# mypy: ignore-errors
+"""The backward kernels of local attention: ∂query with ∂table, and ∂key with ∂value, each by gathering."""
+
+import triton
+import triton.language as tl
+
+from ._local_triton_shared import LN_2, LOG2_E, channels_of, dot, embedding, load_pixels, which_program, wide
+
+
+@triton.jit
+def backward_query_kernel(
+    query, key, value, table, output, lse, grad_output, grad_query, delta, grad_table,
+    query_image, query_row, key_image, key_row, value_image, value_row,
+    height, width, num_heads, tile_rows, tile_cols, head_blocks,
+    QUERY_COL: tl.constexpr, KEY_COL: tl.constexpr, VALUE_COL: tl.constexpr,
+    K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
+    VEC: tl.constexpr, FULL: tl.constexpr, PACK: tl.constexpr,
+    ROWS: tl.constexpr, GROUPS: tl.constexpr, COLS: tl.constexpr,
+    HAS_KEY: tl.constexpr, HAS_POSITION: tl.constexpr, MASK: tl.constexpr, LOG_TABLE: tl.constexpr,
+):  # fmt: skip
+    """∂query, δ = Σ_d ∂out·out for the other kernel, and this tile's share of ∂table.
+
+    `output`, `grad_output` and `grad_query` are contiguous; `grad_table` is [tiles, 2k, heads, d] in float32, and
+    2^LOG_TABLE ≥ 2k. Each query sums its logits' gradients by window row and by window column; these 2k numbers give
+    the position's part of ∂query and, times the query and summed over the tile in one go, ∂table.
+    """
+    P: tl.constexpr = ROWS * GROUPS
+    SLOTS: tl.constexpr = HEADS * D // VEC
+    image, tile_row, tile_col, head_block = which_program(tile_rows, tile_cols, head_blocks)
+    channel, exists = channels_of(head_block, num_heads, HEADS, D, HEAD_DIM, FULL)
+    word, word_exists = channels_of(head_block, num_heads, HEADS, D // PACK, HEAD_DIM // PACK, FULL)
+    slot = head_block * SLOTS + tl.arange(0, SLOTS)[None, :]
+    pixels = tl.arange(0, P)[:, None]
+    row = tile_row * ROWS + pixels // GROUPS
+    first_col = (tile_col * GROUPS + pixels % GROUPS) * COLS
+    pixel = (image * height + row) * width + first_col
+    table_width = num_heads * HEAD_DIM
+
+    query += image * query_image + (row * query_row + first_col * QUERY_COL + word)
+    key += image * key_image + ((row - BEFORE) * key_row + (first_col - BEFORE) * KEY_COL + word)
+    value += image * value_image + ((row - BEFORE) * value_row + (first_col - BEFORE) * VALUE_COL + word)
+
+    queries = ()
+    grad_outputs = ()
+    grad_queries = ()
+    log_sums = ()
+    deltas = ()
+    for i in tl.static_range(COLS):
+        query_inside = (row < height) & (first_col + i < width)
+        queries += (load_pixels(query + i * QUERY_COL, query_inside, word_exists, P, HEADS, D, VEC, FULL) * LOG2_E,)
+        at = (pixel + i) * (table_width // PACK) + word
+        grad_out = load_pixels(grad_output + at, query_inside, word_exists, P, HEADS, D, VEC, FULL)
+        out = load_pixels(output + at, query_inside, word_exists, P, HEADS, D, VEC, FULL)
+        query_delta = dot(grad_out, out)
+        stat = tl.reshape(tl.broadcast_to(query_delta[:, :, None], [P, HEADS, D // VEC]), [P, SLOTS])
+        at_slot = (pixel + i) * (head_blocks * SLOTS) + slot
+        tl.store(delta + at_slot, stat, query_inside)
+        # Threads beyond the image read +∞, which makes all their weights exactly zero.
+        stat = tl.load(lse + at_slot, query_inside, other=float("inf"))
+        log_sums += (tl.max(tl.reshape(stat, [P, HEADS, D // VEC]), axis=2),)
+        deltas += (query_delta,)
+        grad_outputs += (grad_out,)
+        grad_queries += (tl.zeros([P, HEADS, D // VEC, VEC], tl.float32),)
+
+    col_terms = ()  # [u · COLS + i]
+    col_sums = ()
+    all_row_sums = ()  # [t · COLS + i]
+    for u in tl.static_range(K):
+        for i in tl.static_range(COLS):
+            term = tl.zeros([P, HEADS], tl.float32)
+            if HAS_POSITION:
+                term = dot(queries[i], embedding(table, K + u, channel, exists, table_width, P, HEADS, D, VEC, FULL))
+            if MASK:
+                at_col = first_col + (i + u - BEFORE)
+                term = tl.where((at_col >= 0) & (at_col < width), term, float("-inf"))
+            col_terms += (term,)
+            col_sums += (tl.zeros([P, HEADS], tl.float32),)
+            all_row_sums += (tl.zeros([P, HEADS], tl.float32),)
+
+    for t in range(K):
+        row_inside = (row + t >= BEFORE) & (row + t < height + BEFORE)
+        row_terms = ()
+        row_sums = ()
+        for i in tl.static_range(COLS):
+            row_term = -log_sums[i]
+            if HAS_POSITION:
+                row_term += dot(queries[i], embedding(table, t, channel, exists, table_width, P, HEADS, D, VEC, FULL))
+            if MASK:
+                row_term = tl.where(row_inside, row_term, float("-inf"))
+            row_terms += (row_term,)
+            row_sums += (tl.zeros([P, HEADS], tl.float32),)
+
+        for j in tl.static_range(K + COLS - 1):
+            inside = row_inside & (first_col + j >= BEFORE) & (first_col + j < width + BEFORE)
+            if HAS_KEY:
+                one_key = load_pixels(key + j * KEY_COL, inside, word_exists, P, HEADS, D, VEC, FULL)
+            one_value = load_pixels(value + j * VALUE_COL, inside, word_exists, P, HEADS, D, VEC, FULL)
+            new_grad_queries = ()
+            new_row_sums = ()
+            for i in tl.static_range(COLS):
+                if j >= i and j < i + K:
+                    logit = col_terms[(j - i) * COLS + i] + row_terms[i]
+                    if HAS_KEY:
+                        logit += dot(queries[i], one_key)
+                    grad_logit = tl.exp2(logit) * (dot(grad_outputs[i], one_value) - deltas[i])
+                    if HAS_KEY:
+                        new_grad_queries += (grad_queries[i] + wide(grad_logit) * one_key,)
+                    else:
+                        new_grad_queries += (grad_queries[i],)
+                    new_row_sums += (row_sums[i] + grad_logit,)
+                    new_col_sums = ()
+                    for n in tl.static_range(K * COLS):
+                        if n == (j - i) * COLS + i:
+                            new_col_sums += (col_sums[n] + grad_logit,)
+                        else:
+                            new_col_sums += (col_sums[n],)
+                    col_sums = new_col_sums
+                else:
+                    new_grad_queries += (grad_queries[i],)
+                    new_row_sums += (row_sums[i],)
+            grad_queries = new_grad_queries
+            row_sums = new_row_sums
+        key += key_row
+        value += value_row
+
+        if HAS_POSITION:
+            # t is a run-time number: the sums of window row t are put in their place by comparison.
+            new_all_row_sums = ()
+            for n in tl.static_range(K * COLS):
+                new_all_row_sums += (tl.where(t == n // COLS, row_sums[n % COLS], all_row_sums[n]),)
+            all_row_sums = new_all_row_sums
+
+    if HAS_POSITION:
+        grads = ()
+        for n in tl.static_range(2 * K):
+            entry = embedding(table, n, channel, exists, table_width, P, HEADS, D, VEC, FULL)
+            products = tl.zeros([P, HEADS, D // VEC, VEC], tl.float32)
+            new_grad_queries = ()
+            for i in tl.static_range(COLS):
+                grad_sum = wide(all_row_sums[n * COLS + i] if n < K else col_sums[(n - K) * COLS + i])
+                new_grad_queries += (grad_queries[i] + grad_sum * entry,)
+                products += grad_sum * queries[i]
+            grad_queries = new_grad_queries
+            grads += (tl.reshape(products, [P, HEADS * D]),)
+        # One reduction over the tile for the whole table: joined two by two, entry n ends at place n of the last axis.
+        ENTRIES: tl.constexpr = 2**LOG_TABLE
+        for _ in tl.static_range(2 * K, ENTRIES):
+            grads += (tl.zeros([P, HEADS * D], tl.float32),)
+        for level in tl.static_range(LOG_TABLE):
+            joined = ()
+            for n in tl.static_range(ENTRIES >> (level + 1)):
+                joined += (tl.join(grads[n], grads[n + (ENTRIES >> (level + 1))]),)
+            grads = joined
+        share = tl.sum(tl.reshape(grads[0], [P, HEADS * D, ENTRIES]), axis=0) * LN_2
+        index = tl.arange(0, ENTRIES)[None, :]
+        at_entry = tl.trans(channel) + index * table_width
+        tile = (tl.program_id(0) // head_blocks).to(tl.int64)
+        tl.store(grad_table + tile * (2 * K * table_width) + at_entry, share, tl.trans(exists) & (index < 2 * K))
+
+    for i in tl.static_range(COLS):
+        stored = (row < height) & (first_col + i < width)
+        mask = stored if FULL else stored & exists
+        result = tl.reshape(grad_queries[i], [P, HEADS * D]).to(grad_query.dtype.element_ty)
+        tl.store(grad_query + (pixel + i) * table_width + channel, result, mask)
+
+
+@triton.jit
+def backward_key_value_kernel(
+    query, key, value, table, lse, delta, grad_output, grad_key, grad_value,
+    query_image, query_row, key_image, key_row, value_image, value_row,
+    height, width, num_heads, tile_rows, tile_cols, head_blocks,
+    QUERY_COL: tl.constexpr, KEY_COL: tl.constexpr, VALUE_COL: tl.constexpr,
+    K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
+    VEC: tl.constexpr, FULL: tl.constexpr, PACK: tl.constexpr,
+    ROWS: tl.constexpr, GROUPS: tl.constexpr, COLS: tl.constexpr,
+    HAS_KEY: tl.constexpr, HAS_POSITION: tl.constexpr,
+):  # fmt: skip
+    """∂key and ∂value: each thread owns `COLS` keys and walks the queries that see them.
+
+    Key (a, b) is seen at window place (t, u) by query (a − t + BEFORE, b − u + BEFORE). The position term is folded
+    into the key, q·(k + r), so that it costs an addition per channel and nothing per query has to be stored.
+    """
+    P: tl.constexpr = ROWS * GROUPS
+    SLOTS: tl.constexpr = HEADS * D // VEC
+    AFTER: tl.constexpr = K - 1 - BEFORE
+    WIDTH: tl.constexpr = HEADS * D
+    image, tile_row, tile_col, head_block = which_program(tile_rows, tile_cols, head_blocks)
+    channel, exists = channels_of(head_block, num_heads, HEADS, D, HEAD_DIM, FULL)
+    word, word_exists = channels_of(head_block, num_heads, HEADS, D // PACK, HEAD_DIM // PACK, FULL)
+    slot = head_block * SLOTS + tl.arange(0, SLOTS)[None, :]
+    pixels = tl.arange(0, P)[:, None]
+    row = tile_row * ROWS + pixels // GROUPS
+    first_col = (tile_col * GROUPS + pixels % GROUPS) * COLS
+    pixel = (image * height + row) * width + first_col
+    table_width = num_heads * HEAD_DIM
+    stat_width = head_blocks * SLOTS
+
+    key += image * key_image + (row * key_row + first_col * KEY_COL + word)
+    value += image * value_image + (row * value_row + first_col * VALUE_COL + word)
+    query += image * query_image + ((row + BEFORE) * query_row + (first_col - AFTER) * QUERY_COL + word)
+    first_seen = pixel + BEFORE * width - AFTER
+    grad_output += first_seen * (table_width // PACK) + word
+    lse += first_seen * stat_width + slot
+    delta += first_seen * stat_width + slot
+
+    keys = ()
+    values = ()
+    grad_keys = ()
+    grad_values = ()
+    for i in tl.static_range(COLS):
+        key_inside = (row < height) & (first_col + i < width)
+        if HAS_KEY:
+            keys += (load_pixels(key + i * KEY_COL, key_inside, word_exists, P, HEADS, D, VEC, FULL) * LOG2_E,)
+        else:
+            keys += (tl.zeros([P, HEADS, D // VEC, VEC], tl.float32),)
+        values += (load_pixels(value + i * VALUE_COL, key_inside, word_exists, P, HEADS, D, VEC, FULL),)
+        grad_keys += (tl.zeros([P, HEADS, D // VEC, VEC], tl.float32),)
+        grad_values += (tl.zeros([P, HEADS, D // VEC, VEC], tl.float32),)
+
+    for t in range(K):
+        row_inside = (row - t + BEFORE >= 0) & (row - t + BEFORE < height)
+        placed_keys = keys
+        if HAS_POSITION:
+            placed_keys = ()
+            row_embedding = embedding(table, t, channel, exists, table_width, P, HEADS, D, VEC, FULL) * LOG2_E
+            for i in tl.static_range(COLS):
+                placed_keys += (keys[i] + row_embedding,)
+
+        for j in tl.static_range(K + COLS - 1):
+            inside = row_inside & (first_col + j >= AFTER) & (first_col + j < width + AFTER)
+            one_query = load_pixels(query + j * QUERY_COL, inside, word_exists, P, HEADS, D, VEC, FULL)
+            grad_out = load_pixels(grad_output + j * (table_width // PACK), inside, word_exists, P, HEADS, D, VEC, FULL)
+            # Queries outside the image read +∞, which makes their weights exactly zero.
+            stat = tl.load(lse + j * stat_width, inside, other=float("inf"))
+            log_sum = tl.max(tl.reshape(stat, [P, HEADS, D // VEC]), axis=2)
+            stat = tl.load(delta + j * stat_width, inside, other=0.0)
+            query_delta = tl.max(tl.reshape(stat, [P, HEADS, D // VEC]), axis=2)
+            new_grad_keys = ()
+            new_grad_values = ()
+            for i in tl.static_range(COLS):
+                if j >= i and j < i + K:
+                    placed = placed_keys[i]
+                    if HAS_POSITION:
+                        placed += LOG2_E * embedding(
+                            table, 2 * K - 1 + i - j, channel, exists, table_width, P, HEADS, D, VEC, FULL
+                        )
+                    weight = tl.exp2(dot(one_query, placed) - log_sum)
+                    new_grad_values += (grad_values[i] + wide(weight) * grad_out,)
+                    if HAS_KEY:
+                        grad_logit = weight * (dot(grad_out, values[i]) - query_delta)
+                        new_grad_keys += (grad_keys[i] + wide(grad_logit) * one_query,)
+                    else:
+                        new_grad_keys += (grad_keys[i],)
+                else:
+                    new_grad_keys += (grad_keys[i],)
+                    new_grad_values += (grad_values[i],)
+            grad_keys = new_grad_keys
+            grad_values = new_grad_values
+        query -= query_row
+        grad_output -= width * (table_width // PACK)
+        lse -= width * stat_width
+        delta -= width * stat_width
+
+    for i in tl.static_range(COLS):
+        stored = (row < height) & (first_col + i < width)
+        mask = stored if FULL else stored & exists
+        at = (pixel + i) * table_width + channel
+        if HAS_KEY:
+            tl.store(grad_key + at, tl.reshape(grad_keys[i], [P, WIDTH]).to(grad_key.dtype.element_ty), mask)
+        tl.store(grad_value + at, tl.reshape(grad_values[i], [P, WIDTH]).to(grad_value.dtype.element_ty), mask)

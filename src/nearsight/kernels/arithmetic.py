@@ -1,0 +1,52 @@
+"""How much arithmetic the custom operators do, for torch's FLOP counter: two for each multiply-add of a product.
+
+Counted is what the kernels do, which is less than the equations as the papers write them (those are counted on the meta
+device, where the reference runs); what a backward pass computes again is left out.
+"""
+
+from torch.utils.flop_counter import register_flop_formula
+
+
+def local_attention_flops(query_shape, kernel_size: int, has_key: bool, has_position: bool) -> int:
+    """q·k and a·v over the k² keys of each window, q·r over its k rows and k columns with half the channels each."""
+    batch, height, width, num_heads, head_dim = query_shape
+    products = kernel_size**2 * (1 + has_key) + kernel_size * has_position
+    return 2 * batch * height * width * num_heads * head_dim * products
+
+
+def mix_flops(value_shape) -> int:
+    """P v."""
+    batch, num_heads, tokens, head_dim = value_shape
+    return 2 * batch * num_heads * tokens * tokens * head_dim
+
+
+def register(operators) -> None:
+    """Tells torch's counter about the operators of the `nearsight` namespace that exist."""
+
+    @register_flop_formula(operators.local_attention_cpu)
+    def _(query, key, value, row, col, kernel_size, mask, out_shape=None, **_):
+        return local_attention_flops(query, kernel_size, key is not None, row is not None)
+
+    @register_flop_formula(operators.local_attention_cpu_backward)
+    def _(grad, query, key, value, row, col, kernel_size, mask, out_shape=None, **_):
+        return 2 * local_attention_flops(query, kernel_size, key is not None, row is not None)
+
+
+def register_triton(operators) -> None:
+    """The same for the operators that need Triton."""
+
+    @register_flop_formula(operators.local_attention)
+    def _(query, key, value, table, kernel_size, mask, save_lse, out_shape=None, **_):
+        return local_attention_flops(query, kernel_size, key is not None, table is not None)
+
+    @register_flop_formula(operators.local_attention_backward)
+    def _(grad, query, key, value, table, output, lse, kernel_size, mask, out_shape=None, **_):
+        return 2 * local_attention_flops(query, kernel_size, key is not None, table is not None)
+
+    @register_flop_formula(operators.mix_positions)
+    def _(content, value, weights, scale, out_shape=None, **_):
+        return mix_flops(value)
+
+    @register_flop_formula(operators.mix_positions_backward)
+    def _(gradient, content, value, weights, scale, out_shape=None, **_):
+        return 2 * mix_flops(value)

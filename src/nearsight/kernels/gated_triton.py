@@ -1,0 +1,102 @@
+"""GPSA's positional half on the GPU: launches of the Triton kernels, as custom operators."""
+
+import torch
+import triton
+from torch import Tensor
+
+from . import _gated_triton_kernels as kernels
+
+ROWS, DEPTH, SIDE = 128, 64, 128
+PROGRAMS_WANTED = 528  # four for each multiprocessor of a large device
+
+
+def _places(tensor: Tensor) -> tuple[int, int, int]:
+    """Strides of [B, n, N, d] over images, heads and positions."""
+    return tensor.stride(0), tensor.stride(1), tensor.stride(2)
+
+
+def _dense_channels(tensor: Tensor) -> Tensor:
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _positions_outside(tensor: Tensor) -> Tensor:
+    """An empty [B, n, N, d] that lies in memory as [B, N, n, d], so that joining the heads copies nothing."""
+    batch, num_heads, tokens, head_dim = tensor.shape
+    return tensor.new_empty(batch, tokens, num_heads, head_dim).transpose(1, 2)
+
+
+def _launch_mix(
+    weights: Tensor, value: Tensor, content: Tensor, scale: Tensor, output: Tensor, other: Tensor, partial: Tensor,
+    backward: bool,
+) -> None:  # fmt: skip
+    batch, num_heads, tokens, head_dim = value.shape
+    tiles = triton.cdiv(tokens, ROWS)
+    kernels._mix[(batch * num_heads * tiles,)](
+        weights, value, content, scale, output, other, partial,
+        *weights.stride(), *_places(value), *_places(content), *_places(output), *_places(other),
+        num_heads, tokens, tiles,
+        HEAD_DIM=head_dim, D=max(16, triton.next_power_of_2(head_dim)), ROWS=ROWS, DEPTH=DEPTH, BACKWARD=backward,
+        num_warps=4, num_stages=3,
+    )  # fmt: skip
+
+
+@torch.library.custom_op("nearsight::mix_positions", mutates_args=())
+def mix_positions(content: Tensor, value: Tensor, weights: Tensor, scale: Tensor) -> Tensor:
+    """scale·content + weights·value: content and value [B, n, N, d], weights [n, N, N], scale [n] → [B, n, N, d]."""
+    content, value = _dense_channels(content), _dense_channels(value)
+    output = _positions_outside(value)
+    _launch_mix(weights, value, content, scale, output, output, scale, backward=False)
+    return output
+
+
+@mix_positions.register_fake
+def _(content, value, weights, scale):
+    return _positions_outside(value)
+
+
+@torch.library.custom_op("nearsight::mix_positions_backward", mutates_args=())
+def mix_positions_backward(
+    gradient: Tensor, content: Tensor, value: Tensor, weights: Tensor, scale: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of content, value, weights (float32) and scale."""
+    gradient, content, value = _dense_channels(gradient), _dense_channels(content), _dense_channels(value)
+    batch, num_heads, tokens, head_dim = value.shape
+    grad_content, grad_value = _positions_outside(value), _positions_outside(value)
+    scale_shares = scale.new_empty(batch, num_heads, triton.cdiv(tokens, ROWS), dtype=torch.float32)
+    _launch_mix(
+        weights.transpose(1, 2), gradient, content, scale, grad_value, grad_content, scale_shares, backward=True
+    )
+    tiles = triton.cdiv(tokens, SIDE)
+    shares = max(1, min(batch, PROGRAMS_WANTED // (num_heads * tiles * tiles)))
+    images = triton.cdiv(batch, shares)
+    shares = triton.cdiv(batch, images)
+    weight_shares = scale.new_empty(shares, num_heads, tokens, tokens, dtype=torch.float32)
+    kernels._weight_gradient[(shares * num_heads * tiles * tiles,)](
+        gradient, value, weight_shares, *_places(gradient), *_places(value),
+        batch, num_heads, tokens, tiles, images,
+        HEAD_DIM=head_dim, D=max(16, triton.next_power_of_2(head_dim)), SIDE=SIDE, num_warps=8, num_stages=3,
+    )  # fmt: skip
+    return grad_content, grad_value, weight_shares.sum(dim=0), scale_shares.sum(dim=(0, 2))
+
+
+@mix_positions_backward.register_fake
+def _(gradient, content, value, weights, scale):
+    return (
+        _positions_outside(value),
+        _positions_outside(value),
+        torch.empty_like(weights, dtype=torch.float32),
+        torch.empty_like(scale, dtype=torch.float32),
+    )
+
+
+def _setup_context(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx, gradient):
+    weights, scale = ctx.saved_tensors[2:]
+    grads = torch.ops.nearsight.mix_positions_backward(gradient, *ctx.saved_tensors)
+    return grads[0], grads[1], grads[2].to(weights.dtype), grads[3].to(scale.dtype)
+
+
+mix_positions.register_autograd(_backward, setup_context=_setup_context)
