@@ -95,13 +95,18 @@ def head_profiles(model: nn.Module, images: Tensor, *, batch_size: int = 8) -> l
     with looking(model):
         for view in walk_batches(model, images, batch_size):
             labels[view.index] = _label(view)
-            new = _global_sums(view) if isinstance(view, GlobalView) else _local_sums(view)
+            new = _sums(view)
             old = sums.get(view.index)
             sums[view.index] = new if old is None else _Sums(*(a + b for a, b in zip(old, new, strict=True)))
     profiles: list[HeadProfile] = []
     for index, label in labels.items():
         profiles += _layer_profiles(index, label, _Sums(*(total / len(images) for total in sums[index])))
     return profiles
+
+
+def profiles_of_view(view: View) -> list[HeadProfile]:
+    """The heads of one layer on the images of one view."""
+    return _layer_profiles(view.index, _label(view), _Sums(*(total / len(view.query) for total in _sums(view))))
 
 
 class _Label(NamedTuple):
@@ -130,6 +135,10 @@ def _label(view: View) -> _Label:
     if isinstance(view, GlobalView) and view.v_pos is not None:
         position = positional_geometry(view.v_pos, view.grid_size)
     return _Label(view.name, view.kind, view.num_heads, view.grid_size, gates, position)
+
+
+def _sums(view: View) -> _Sums:
+    return _global_sums(view) if isinstance(view, GlobalView) else _local_sums(view)
 
 
 def _global_sums(view: GlobalView) -> _Sums:

@@ -1,0 +1,78 @@
+"""`nearsight explore`: the web page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+
+def explore(
+    *sources: str,
+    host: str = "127.0.0.1",
+    port: int = 8765,
+    open_browser: Annotated[bool, Parameter(name="--open", negative="--no-open")] = True,
+    pretrained: Annotated[bool, Parameter(negative="")] = False,
+    weights: Path | None = None,
+) -> int:
+    """Look inside models in a web page: every map of every layer and head, from any patch of any picture.
+
+    Parameters
+    ----------
+    sources
+        Run folders, model names (`convit_tiny`), or timm's (`timm:deit_tiny_patch16_224`); two are seen side by side.
+    host
+        Address to serve on. Any other than this machine's own needs the token that is then printed.
+    port
+        Port to serve on; 0 takes any free one.
+    open_browser
+        Open the page in a browser.
+    pretrained
+        Fetch the weights of `timm:` models from the network.
+    weights
+        A .safetensors or .pth file of weights for a model given by name.
+    """
+    import secrets
+    import socket
+
+    from nearsight.explorer.guard import is_loopback
+    from nearsight.explorer.sources import open_source
+
+    try:
+        import uvicorn
+
+        from nearsight.explorer.server import make_app
+    except ImportError as error:
+        raise ValueError(f"the explorer needs {error.name}: pip install 'nearsight[explorer]'") from error
+
+    if weights is not None and len(sources) != 1:
+        raise ValueError("--weights goes with one model; give one source")
+    if not 0 <= port < 2**16:
+        raise ValueError(f"--port is a number from 0 to 65535, not {port}")
+    names = sources or ("convit_tiny", "deit_tiny")
+    opened = [open_source(spec, pretrained=pretrained, weights=weights) for spec in names]
+    token = None if is_loopback(host) else secrets.token_urlsafe(24)
+    app = make_app(opened, host=host, token=token)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol is named because asyncio turns off Nagle's delay (40 ms between header and body) for such sockets only.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ValueError(
+            f"cannot serve on {host}:{port} ({error.strerror}); choose another --port, or 0 for any"
+        ) from error
+    shown = f"[{host}]" if ":" in host else host
+    address = f"http://{shown}:{listener.getsockname()[1]}/" + (f"?token={token}" if token else "")
+    print(f"looking inside {', '.join(source.name for source in opened)}: {address}  (Ctrl+C ends it)", flush=True)
+    if open_browser:
+        import webbrowser
+
+        webbrowser.open(address)
+    config = uvicorn.Config(app, log_level="warning", limit_concurrency=64, timeout_keep_alive=30, access_log=False)
+    with listener:
+        uvicorn.Server(config).run(sockets=[listener])
+    return 0

@@ -1,0 +1,141 @@
+"""What the server remembers: models, pictures and inspections, each bounded, all in memory."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from nearsight.analysis.pictures import fit_picture, sample_images
+from nearsight.explorer.inspection import Inspection, inspect_picture
+from nearsight.explorer.sources import RunSource, Source, image_size
+
+NUM_SAMPLES = 12
+MAX_UPLOADS = 16
+MAX_MODELS = 6
+MAX_INSPECTION_BYTES = 600 * 2**20
+MAX_WAITING = 8
+
+
+class BusyError(Exception):
+    """Too many inspections are waiting."""
+
+
+@dataclass(frozen=True, eq=False)
+class StoredPicture:
+    name: str
+    pixels: np.ndarray
+
+
+class Store:
+    """Thread-safe: requests come from a pool. One inspection is computed at a time; the others wait, up to a number."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = list(sources)
+        self._samples: list[StoredPicture] | None = None
+        self._uploads: OrderedDict[str, StoredPicture] = OrderedDict()
+        self._models: OrderedDict[tuple[int, int | None], nn.Module] = OrderedDict()
+        self._inspections: OrderedDict[str, Inspection] = OrderedDict()
+        self._lock = threading.Lock()  # of the books; never held while computing
+        self._work = threading.Lock()  # of the processor
+        self._waiting = 0
+        self._num_uploads = 0
+
+    def describe_models(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "id": index,
+                "name": source.name,
+                "snapshots": [{"step": s.step, "label": s.label} for s in source.snapshots],
+                "selected": source.selected_step if isinstance(source, RunSource) else None,
+                "num_classes": None if source.classes is None else len(source.classes),
+            }
+            for index, source in enumerate(self.sources)
+        ]
+
+    def samples(self) -> list[StoredPicture]:
+        if self._samples is None:
+            self._samples = [StoredPicture(name, pixels) for name, pixels in sample_images(NUM_SAMPLES)]
+        return self._samples
+
+    def add_picture(self, name: str, pixels: np.ndarray) -> str:
+        """Keep an uploaded picture for as long as it is among the newest; its id."""
+        with self._lock:
+            self._num_uploads += 1
+            picture_id = f"upload-{self._num_uploads}"
+            self._uploads[picture_id] = StoredPicture(name, pixels)
+            while len(self._uploads) > MAX_UPLOADS:
+                self._uploads.popitem(last=False)
+        return picture_id
+
+    def picture(self, picture_id: str) -> StoredPicture:
+        with self._lock:
+            if picture_id in self._uploads:
+                return self._uploads[picture_id]
+        kind, _, number = picture_id.partition("-")
+        if kind == "sample" and number.isdecimal() and int(number) < len(self.samples()):
+            return self.samples()[int(number)]
+        raise KeyError("this picture is no longer kept; choose or drop it again")
+
+    def inspection(self, inspection_id: str) -> Inspection:
+        with self._lock:
+            if inspection_id not in self._inspections:
+                raise KeyError("this view is no longer kept; choose the picture again")
+            self._inspections.move_to_end(inspection_id)
+            return self._inspections[inspection_id]
+
+    def inspect(self, model_id: int, step: int | None, picture_id: str) -> tuple[str, Inspection]:
+        """The inspection of a picture in a snapshot of a model: kept from before, or computed now."""
+        if not 0 <= model_id < len(self.sources):
+            raise KeyError(f"there is no model {model_id}")
+        source = self.sources[model_id]
+        if step not in [snapshot.step for snapshot in source.snapshots] and step is not None:
+            raise KeyError(f"{source.name} kept no snapshot of step {step}")
+        stored = self.picture(picture_id)
+        inspection_id = f"{model_id}.{'selected' if step is None else step}.{picture_id}"
+        with self._turn():
+            with self._lock:
+                known = self._inspections.get(inspection_id)
+            if known is None:
+                model = self._model(model_id, step)
+                picture = fit_picture(stored.name, stored.pixels, image_size(source, model))
+                known = inspect_picture(model, picture, source.classes)
+                self._keep(inspection_id, known)
+        return inspection_id, known
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        with self._lock:
+            if self._waiting >= MAX_WAITING:
+                raise BusyError(f"{MAX_WAITING} pictures are being looked at already; try again in a moment")
+            self._waiting += 1
+        try:
+            with self._work:
+                yield
+        finally:
+            with self._lock:
+                self._waiting -= 1
+
+    def _model(self, model_id: int, step: int | None) -> nn.Module:
+        key = (model_id, step)
+        if key not in self._models:
+            self._models[key] = self.sources[model_id].load(step)
+            while len(self._models) > MAX_MODELS:
+                self._models.popitem(last=False)
+        self._models.move_to_end(key)
+        return self._models[key]
+
+    def _keep(self, inspection_id: str, inspection: Inspection) -> None:
+        with self._lock:
+            self._inspections[inspection_id] = inspection
+            while (
+                len(self._inspections) > 1
+                and sum(kept.num_bytes for kept in self._inspections.values()) > MAX_INSPECTION_BYTES
+            ):
+                self._inspections.popitem(last=False)
