@@ -1,5 +1,6 @@
 """The feature pyramid: maps of several resolutions, all of one width, each knowing what the coarser ones saw."""
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
@@ -35,8 +36,8 @@ def no_norm(channels: int) -> nn.Module:
 
 
 def group_norm(channels: int) -> nn.Module:
-    """Groups of eight channels. Holds at any batch size, unlike the batch norms that TPU detectors put here."""
-    return nn.GroupNorm(max(channels // 8, 1), channels)
+    """Groups of eight channels where eight divides them. Holds at any batch size, unlike the batch norms others have."""
+    return nn.GroupNorm(math.gcd(channels, max(channels // 8, 1)), channels)
 
 
 class FeaturePyramid(nn.Module):

@@ -7,7 +7,7 @@ as well as the heads', but its 22.0 M and 110 to 111 B are what attention in the
 counted, `…_attention` as it is described.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
@@ -22,6 +22,8 @@ from .detection_outputs import DetectorOutputs
 from .pyramid import FeaturePyramid, Norm, attention_mixer, conv_mixer, group_norm, no_norm
 from .registry import create_model
 from .sizes import RESNET_LAYERS
+from .vit import VisionTransformer
+from .vit_backbone import ViTBackbone
 
 NORMS: dict[str, Norm] = {"none": no_norm, "group": group_norm}
 
@@ -54,7 +56,7 @@ class RetinaNet(nn.Module):
         return {name for name, _ in self.named_parameters() if name.endswith(("row_embedding", "col_embedding"))}
 
     def forward(self, images: Tensor) -> DetectorOutputs:
-        require_images(images, self.in_chans)
+        require_images(images, self.in_chans, next(self.parameters()).dtype)
         below, right = (-side % self.stride for side in images.shape[-2:])
         if below or right:
             images = F.pad(images, (0, right, 0, below))
@@ -93,10 +95,14 @@ def build_retinanet(
     require_choice("heads", heads, ("conv", "attention"))
     require_choice("norm", norm, tuple(NORMS))
     for name, value in (("num_classes", num_classes), ("channels", channels), ("head_depth", head_depth)):
-        if value < 1:
-            raise ValueError(f"{name} must be at least 1, not {value}")
-    body: Any = create_model(backbone, num_classes=0, backend=backend, **backbone_options)
-    anchors = AnchorGrid(anchor_sizes(scales_per_level, smallest_anchor) if sizes is None else sizes, aspect_ratios)
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+    body, finest_stride = _backbone(backbone, {"backend": backend, **backbone_options})
+    anchors = AnchorGrid(
+        anchor_sizes(scales_per_level, smallest_anchor) if sizes is None else sizes,
+        aspect_ratios,
+        strides=[finest_stride * 2**level for level in range(5)],
+    )
     layer = {"backend": backend, **(attention or {})}
     return RetinaNet(
         body,
@@ -119,8 +125,17 @@ def build_retinanet(
     )
 
 
+def _backbone(name: str, options: dict[str, Any]) -> tuple[Any, int]:
+    """The network that makes three maps, and the stride of its finest."""
+    body = create_model(name, num_classes=0, **options)
+    if isinstance(body, VisionTransformer):
+        wrapped = ViTBackbone(body)
+        return wrapped, wrapped.finest_stride
+    return body, 8
+
+
 def _table() -> dict[str, dict[str, str]]:
-    """name → arguments of `build_retinanet`: SASA's Table 2, for three depths."""
+    """name → arguments of `build_retinanet`: SASA's Table 2 for three depths, and transformers, which no paper has."""
     rows: dict[str, dict[str, str]] = {}
     for depth in RESNET_LAYERS:
         rows[f"retinanet_resnet{depth}"] = {"backbone": f"resnet{depth}"}
@@ -132,6 +147,9 @@ def _table() -> dict[str, dict[str, str]]:
                 "pyramid": "attention",
                 "heads": "attention",
             }
+    for size in ("tiny", "small", "base"):
+        for family in ("convit", "deit"):
+            rows[f"retinanet_{family}_{size}"] = {"backbone": f"{family}_{size}"}
     return rows
 
 
@@ -149,10 +167,5 @@ def create_detector(name: str, **arguments: Any) -> RetinaNet:
         near = get_close_matches(name, _DETECTORS, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(near)}?" if near else f"the detectors are {', '.join(list_detectors())}"
         raise ValueError(f"no detector is named {name!r}; {hint}")
-    build: Callable[..., RetinaNet] = build_retinanet
-    try:
-        return build(**{**_DETECTORS[name], **arguments})
-    except TypeError as error:
-        if "unexpected keyword argument" not in str(error):
-            raise
-        raise ValueError(f"detector {name!r} does not take these arguments: {error}") from error
+    arguments = {**_DETECTORS[name], **arguments}
+    return build_retinanet(**arguments)

@@ -15,12 +15,14 @@ from nearsight.data.detection_views import boxes_in_image
 from nearsight.models.boxes import BoxTargets
 from nearsight.models.detection_outputs import DetectorOutputs, detection_loss, postprocess
 from nearsight.models.retinanet import RetinaNet, create_detector
+from nearsight.models.vit_backbone import ViTBackbone
 from nearsight.train.detection_data import DetectionData
 from nearsight.train.detection_metrics import CocoEvaluator, Found, Truth, to_corner_and_size
 from nearsight.train.recipe import Recipe
 from nearsight.train.task import Batch, Inputs, Page, Place
 from nearsight.train.weights import load_weights, read_weights
 
+_CLASSIFIER_HEADS = ("fc", "head", "head_dist")
 CATEGORIES = "categories.json"
 
 
@@ -146,8 +148,9 @@ def build_detector(recipe: Recipe, num_classes: int) -> RetinaNet:
         if any(name.startswith("heads.") for name in weights):
             _load_detector(model, weights, recipe.init_from)
         else:
-            body = {name: value for name, value in weights.items() if not name.startswith("fc.")}
-            load_weights(model.backbone, body, recipe.init_from)
+            body = {name: value for name, value in weights.items() if name.partition(".")[0] not in _CLASSIFIER_HEADS}
+            target = model.backbone.vit if isinstance(model.backbone, ViTBackbone) else model.backbone
+            load_weights(target, body, recipe.init_from)
     return model
 
 
