@@ -55,7 +55,7 @@ def explore(
     token = None if is_loopback(host) else secrets.token_urlsafe(24)
     app = make_app(opened, host=host, token=token)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named because asyncio turns off Nagle's delay (40 ms between header and body) for such sockets only.
+    # The protocol is named because asyncio turns off Nagle's delay (40 ms in every answer) for such sockets only.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

@@ -1,6 +1,6 @@
 // What is shown, as a picture or as numbers.
 
-import { gateColor, gateInk } from "./colors.js";
+import { gateColor, gateInk, ramp, rampIndex } from "./colors.js";
 import { paintMap, queryCell } from "./draw.js";
 
 function download(blob, name) {
@@ -9,6 +9,54 @@ function download(blob, name) {
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+export function saveText(name, content) {
+  download(new Blob([JSON.stringify(content, null, 1)], { type: "application/json" }), name);
+}
+
+/** The playground's field, kernels and pictures, with its numbers. */
+export function savePlayground(playground) {
+  saveText("nearsight-playground.json", playground.describe());
+}
+
+export function savePlaygroundPng(playground) {
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [1520, 900];
+  const context = canvas.getContext("2d");
+  context.fillStyle = "#fff";
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.textBaseline = "middle";
+  context.imageSmoothingEnabled = false;
+  const shown = playground.describe();
+  const [row, col] = shown.center;
+  context.drawImage(playground.canvas, 40, 90, 660, 660);
+  context.strokeStyle = "#e5383b";
+  context.lineWidth = 3;
+  context.strokeRect(40 + 7 * 44, 90 + 7 * 44, 44, 44);
+  context.strokeStyle = "#fff";
+  context.beginPath();
+  context.arc(40 + (7.5 + col) * 44, 90 + (7.5 + row) * 44, 12, 0, 2 * Math.PI);
+  context.stroke();
+  write(context, `α ${shown.locality_strength.toFixed(2)}   σ(λ) ${shown.gate_value.toFixed(2)}   Δ ${row.toFixed(2)}, ${col.toFixed(2)}`, 40, 50, 24, "#23272e");
+  write(context, shown.verdict, 40, 810, 22, "#23272e");
+  [shown.head_kernel, shown.convolution_kernel].forEach((kernel, index) => drawKernel(context, kernel, 760 + index * 370, 90, 340));
+  playground.images.forEach(({ name, canvas: image }, index) => {
+    context.drawImage(image, 760 + index * 245, 500, 220, 220);
+    write(context, name, 760 + index * 245, 740, 17, "#5b6470");
+  });
+  canvas.toBlob((blob) => download(blob, "nearsight-playground.png"), "image/png");
+}
+
+function drawKernel(context, kernel, left, top, side) {
+  const step = side / kernel.length;
+  const peak = Math.max(...kernel.flat(), 1e-9);
+  kernel.forEach((line, row) => line.forEach((value, col) => {
+    const index = rampIndex(Math.sqrt(value / peak));
+    context.fillStyle = `rgb(${ramp[index]}, ${ramp[index + 1]}, ${ramp[index + 2]})`;
+    context.fillRect(left + col * step, top + row * step, step - 4, step - 4);
+    write(context, value.toFixed(2), left + col * step + step / 2 - 18, top + row * step + step / 2, 18, index > 450 ? "#10142b" : "#f2f4f8");
+  }));
 }
 
 export function saveJson(view, panes) {
@@ -26,8 +74,7 @@ export function saveJson(view, panes) {
       heads: layer.heads.map((facts, head) => ({ ...facts, map: [...(pane.weights(number, head) ?? [])].map((weight) => Number(weight.toPrecision(4))) })),
     })),
   }));
-  const text = JSON.stringify({ part: view.part, query: view.query, panes: shown }, null, 1);
-  download(new Blob([text], { type: "application/json" }), "nearsight.json");
+  saveText("nearsight.json", { part: view.part, query: view.query, panes: shown });
 }
 
 const CELL = 64;

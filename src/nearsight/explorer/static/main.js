@@ -3,7 +3,7 @@
 import * as api from "./api.js";
 import { drawRamp } from "./colors.js";
 import { element } from "./draw.js";
-import { saveJson, savePng } from "./export.js";
+import { saveJson, savePlayground, savePlaygroundPng, savePng } from "./export.js";
 import { Pane } from "./pane.js";
 import { PictureView } from "./picture.js";
 import { Playground } from "./playground.js";
@@ -138,8 +138,9 @@ function wire() {
   by("overlay").addEventListener("change", draw);
   by("compare").addEventListener("change", (event) => compare(event.target.checked).catch(fail));
   by("file").addEventListener("change", (event) => event.target.files[0] && receive(event.target.files[0]));
-  by("save-png").addEventListener("click", () => savePng(view, panes, picture));
-  by("save-json").addEventListener("click", () => saveJson(view, panes));
+  const playing = () => !by("play").hidden;
+  by("save-png").addEventListener("click", () => (playing() ? savePlaygroundPng(playground) : savePng(view, panes, picture)));
+  by("save-json").addEventListener("click", () => (playing() ? savePlayground(playground) : saveJson(view, panes)));
   document.addEventListener("keydown", shortcut);
   wireDrops();
   wireTabs();

@@ -116,12 +116,22 @@ export class Playground {
     this.#set({ strength, row: center[0], col: center[1], gate: Math.log(share / (1 - share)) });
   }
 
+  /** What is shown, as numbers. */
+  describe() {
+    const numbers = (table) => [...table.rows].map((row) => [...row.cells].map((cell) => Number(cell.dataset.value)));
+    const { strength, gate, row, col, kernel } = this.state;
+    return {
+      locality_strength: strength, gate, gate_value: sigmoid(gate), center: [row, col], kernel_size: kernel,
+      head_kernel: numbers(this.kernel), convolution_kernel: numbers(this.ideal), verdict: this.verdict.textContent,
+    };
+  }
+
   #draw() {
     const { strength, gate, row, col, kernel } = this.state;
     const share = sigmoid(gate);
     for (const [name, { input, output, fromState }] of Object.entries(this.inputs)) {
       input.value = String(fromState(this.state[name]));
-      output.textContent = name === "gate" ? `${gate.toFixed(2)}, σ(λ) = ${share.toFixed(2)}` : this.state[name].toFixed(2);
+      output.textContent = name === "gate" ? `${gate.toFixed(2).replace("-", "−")}, σ(λ) = ${share.toFixed(2)}` : this.state[name].toFixed(2).replace("-", "−");
       input.setAttribute("aria-valuetext", output.textContent);
     }
     const offsets = range(-MIDDLE, MIDDLE);
@@ -163,7 +173,7 @@ export class Playground {
     const on = weight(row, col);
     this.verdict.dataset.on = String(on);
     this.verdict.dataset.inside = String(inside);
-    const place = row === 0 && col === 0 ? "the patch itself" : `the patch ${describe(row, "below", "above")}${row && col ? " and " : ""}${describe(col, "right", "left")}`;
+    const place = row === 0 && col === 0 ? "the patch itself" : `the patch ${describe(row, "below", "above")}${row && col ? " and " : ""}${describe(col, "to the right", "to the left")}`;
     const words = on > 0.95 ? "It is that convolution: " : on > 0.5 ? "It leans towards that convolution: " : "It is far from that convolution: ";
     this.verdict.textContent = `${words}${(100 * on).toFixed(1)} % of its attention falls on ${place}, ${(100 * (1 - inside)).toFixed(1)} % outside the ${size}×${size} window.`;
   }

@@ -1,0 +1,32 @@
+"""Small models, pictures and runs for the explorer's tests."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from explorer_helpers import encoded, make_run
+
+from nearsight.explorer.sources import open_source
+
+
+@pytest.fixture
+def picture_bytes() -> bytes:
+    return encoded(np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8))
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory) -> Path:
+    return make_run(tmp_path_factory.mktemp("runs") / "nano-1")
+
+
+@pytest.fixture
+def sources(run_folder):
+    return [open_source(str(run_folder)), open_source("deit_nano_32")]
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Measured, not asserted: how long a click takes."""
+    for report in terminalreporter.getreports("passed"):
+        for name, value in report.user_properties:
+            if name == "explorer_latency":
+                terminalreporter.write_line(f"explorer: {value}")
