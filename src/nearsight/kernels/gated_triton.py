@@ -6,7 +6,9 @@ from torch import Tensor
 
 from . import _gated_triton_kernels as kernels
 
-ROWS, DEPTH, SIDE = 128, 64, 128
+ROWS, DEPTH, MIX_WARPS = 128, 64, 4
+SIDE, GRADIENT_WARPS = 128, 8
+STAGES = 3
 PROGRAMS_WANTED = 528  # four for each multiprocessor of a large device
 
 
@@ -36,7 +38,7 @@ def _launch_mix(
         *weights.stride(), *_places(value), *_places(content), *_places(output), *_places(other),
         num_heads, tokens, tiles,
         HEAD_DIM=head_dim, D=max(16, triton.next_power_of_2(head_dim)), ROWS=ROWS, DEPTH=DEPTH, BACKWARD=backward,
-        num_warps=4, num_stages=3,
+        num_warps=MIX_WARPS, num_stages=STAGES,
     )  # fmt: skip
 
 
@@ -74,7 +76,7 @@ def mix_positions_backward(
     kernels._weight_gradient[(shares * num_heads * tiles * tiles,)](
         gradient, value, weight_shares, *_places(gradient), *_places(value),
         batch, num_heads, tokens, tiles, images,
-        HEAD_DIM=head_dim, D=max(16, triton.next_power_of_2(head_dim)), SIDE=SIDE, num_warps=8, num_stages=3,
+        HEAD_DIM=head_dim, D=max(16, triton.next_power_of_2(head_dim)), SIDE=SIDE, num_warps=GRADIENT_WARPS, num_stages=STAGES,
     )  # fmt: skip
     return grad_content, grad_value, weight_shares.sum(dim=0), scale_shares.sum(dim=(0, 2))
 

@@ -4,32 +4,23 @@ Only q, k, v, the output and one log-sum-exp per query are kept for the backward
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from ..functional.local import Border
-from ..geometry import window_padding
-from ._local_triton_backward import backward_key_value_kernel, backward_query_kernel
-from ._local_triton_forward import forward_kernel
+from ._local_triton_launch import (
+    Layout,
+    Threads,
+    Tiling,
+    launch_backward_key_value,
+    launch_backward_query,
+    launch_forward,
+)
 
 SUPPORTED_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_HEAD_DIM = 128
 LARGEST_KERNEL_SIZE = 15
-VECTOR_BYTES = 16
-SLOTS = 8  # threads that share a pixel: 8 × 16 bytes are one cache line
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """A program's tile: `rows` × (`groups` · `cols`) pixels, `cols` of them in one thread."""
-
-    rows: int
-    groups: int
-    cols: int
-    max_registers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -41,9 +32,9 @@ class Tilings:
     backward_key_value: Tiling
 
 
-def choose_tilings(height: int, width: int) -> Tilings:
+def choose_tilings(query: Tensor, kernel_size: int) -> Tilings:
     """Small tiles for small maps (fewer threads beyond the edge), and enough of them to fill the device."""
-    return Tilings(Tiling(8, 4, 2), Tiling(8, 4, 2), Tiling(8, 4, 2))
+    return Tilings(Threads(4, 4, 2), Threads(4, 4, 2), Threads(4, 4, 2))
 
 
 def embedding_table(row_embedding: Tensor, col_embedding: Tensor, num_heads: int) -> Tensor:
@@ -61,68 +52,19 @@ def _dense_channels(tensor: Tensor) -> Tensor:
     return tensor if dense else tensor.contiguous()
 
 
-def _in_words(tensors: dict[str, Tensor]) -> dict[str, Tensor] | None:
-    """The bfloat16 tensors as 32-bit words of two channels, or None where one of them does not allow it."""
-    for tensor in tensors.values():
-        even = all(size % 2 == 0 for size in (tensor.shape[-1], tensor.storage_offset(), *tensor.stride()[:-1]))
-        if tensor.dtype != torch.bfloat16 or not even:
-            return None
-    return {name: tensor.view(torch.int32) for name, tensor in tensors.items()}
-
-
-def _launch(
-    kernel: Any, tiling: Tiling, inputs: dict[str, Tensor], others: dict[str, Tensor], kernel_size: int, **flags: int
-) -> None:
-    """Start one kernel over every tile of every image and block of heads; it reads `inputs`, [B, H, W, n, d] each."""
-    query = inputs["query"]
-    batch, height, width, num_heads, head_dim = query.shape
-    vector = VECTOR_BYTES // query.element_size()
-    padded_dim = max(vector, triton.next_power_of_2(head_dim))
-    heads = max(1, min(SLOTS * vector // padded_dim, triton.next_power_of_2(num_heads)))
-    tile_rows = triton.cdiv(height, tiling.rows)
-    tile_cols = triton.cdiv(width, tiling.groups * tiling.cols)
-    head_blocks = triton.cdiv(num_heads, heads)
-    words = _in_words(inputs)
-    inputs = inputs if words is None else words
-    query_strides, key_strides, value_strides = (inputs[name].stride() for name in ("query", "key", "value"))
-    threads = tiling.rows * tiling.groups * heads * padded_dim // vector
-    options = {} if tiling.max_registers is None else {"maxnreg": tiling.max_registers}
-    kernel[(batch * tile_rows * tile_cols * head_blocks,)](
-        **inputs, **others,
-        query_image=query_strides[0], query_row=query_strides[1], QUERY_COL=query_strides[2],
-        key_image=key_strides[0], key_row=key_strides[1], KEY_COL=key_strides[2],
-        value_image=value_strides[0], value_row=value_strides[1], VALUE_COL=value_strides[2],
-        height=height, width=width, num_heads=num_heads,
-        tile_rows=tile_rows, tile_cols=tile_cols, head_blocks=head_blocks,
-        K=kernel_size, BEFORE=window_padding(kernel_size)[0], HEAD_DIM=head_dim, D=padded_dim, HEADS=heads, VEC=vector,
-        FULL=padded_dim == head_dim and num_heads % heads == 0, PACK=1 if words is None else 2,
-        ROWS=tiling.rows, GROUPS=tiling.groups, COLS=tiling.cols,
-        num_warps=max(1, threads // 32), **flags, **options,
-    )  # fmt: skip
-
-
-def _num_slots(query: Tensor) -> int:
-    """How many threads, hence copies of a per-query statistic, a pixel has."""
-    vector = VECTOR_BYTES // query.element_size()
-    padded_dim = max(vector, triton.next_power_of_2(query.shape[-1]))
-    heads = max(1, min(SLOTS * vector // padded_dim, triton.next_power_of_2(query.shape[-2])))
-    return triton.cdiv(query.shape[-2], heads) * heads * padded_dim // vector
-
-
 def forward(
     query: Tensor, key: Tensor | None, value: Tensor, table: Tensor | None,
-    kernel_size: int, mask: bool, save_lse: bool, tiling: Tiling,
+    kernel_size: int, mask: bool, save_lse: bool, tilings: Tilings,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Output [B, H, W, n, d] and, when it is saved, the log-sum-exp [B, H, W, slots]."""
     query, value = _dense_channels(query), _dense_channels(value)
-    key_or_value = value if key is None else _dense_channels(key)
     output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-    lse_shape = (*query.shape[:3], _num_slots(query)) if save_lse else (0,)
+    lse_shape = (*query.shape[:3], Layout.of(query).slots) if save_lse else (0,)
     lse = torch.empty(lse_shape, dtype=torch.float32, device=query.device)
-    inputs = {"query": query, "key": key_or_value, "value": value}
+    inputs = {"query": query, "key": value if key is None else _dense_channels(key), "value": value}
     others = {"table": lse if table is None else table, "output": output, "lse": lse}
-    _launch(
-        forward_kernel, tiling, inputs, others, kernel_size,
+    launch_forward(
+        tilings.forward, inputs, others, kernel_size,
         HAS_KEY=key is not None, HAS_POSITION=table is not None, MASK=mask, SAVE_LSE=save_lse,
     )  # fmt: skip
     return output, lse
@@ -130,32 +72,30 @@ def forward(
 
 def backward(
     grad_output: Tensor, query: Tensor, key: Tensor | None, value: Tensor, table: Tensor | None,
-    output: Tensor, lse: Tensor, kernel_size: int, mask: bool, query_tiling: Tiling, key_tiling: Tiling,
+    output: Tensor, lse: Tensor, kernel_size: int, mask: bool, tilings: Tilings,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of query, key, value and table; empty tensors for those that are absent."""
     query, value, grad_output = _dense_channels(query), _dense_channels(value), grad_output.contiguous()
-    key_or_value = value if key is None else _dense_channels(key)
-    batch, height, width, num_heads, head_dim = query.shape
     grad_query = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     grad_value = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     grad_key = torch.empty(query.shape if key is not None else (0,), dtype=query.dtype, device=query.device)
-    delta = torch.empty_like(lse)
-    tiles = batch * triton.cdiv(height, query_tiling.rows) * triton.cdiv(width, query_tiling.groups * query_tiling.cols)
-    partial_shape = (tiles, 2 * kernel_size, num_heads, head_dim) if table is not None else (1, 0)
-    partial = torch.empty(partial_shape, dtype=torch.float32, device=query.device)
     flags = {"HAS_KEY": key is not None, "HAS_POSITION": table is not None}
-    inputs = {"query": query, "key": key_or_value, "value": value, "grad_output": grad_output}
-    others = {"table": lse if table is None else table, "lse": lse, "delta": delta}
-    _launch(
-        backward_query_kernel, query_tiling, {**inputs, "output": output},
-        {**others, "grad_query": grad_query, "grad_table": partial}, kernel_size, **flags, MASK=mask,
-        LOG_TABLE=(2 * kernel_size - 1).bit_length(),
+    inputs = {
+        "query": query,
+        "key": value if key is None else _dense_channels(key),
+        "value": value,
+        "grad_output": grad_output,
+    }
+    others = {"table": lse if table is None else table, "lse": lse, "delta": torch.empty_like(lse)}
+    grad_table = launch_backward_query(
+        tilings.backward_query, {**inputs, "output": output}, {**others, "grad_query": grad_query}, kernel_size,
+        **flags, MASK=mask,
     )  # fmt: skip
-    _launch(
-        backward_key_value_kernel, key_tiling, inputs,
-        {**others, "grad_key": grad_key, "grad_value": grad_value}, kernel_size, **flags,
+    launch_backward_key_value(
+        tilings.backward_key_value, inputs, {**others, "grad_key": grad_key, "grad_value": grad_value}, kernel_size,
+        **flags,
     )  # fmt: skip
-    return grad_query, grad_key, grad_value, partial.sum(dim=0)
+    return grad_query, grad_key, grad_value, grad_table
 
 
 @torch.library.custom_op("nearsight::local_attention", mutates_args=())
@@ -164,13 +104,13 @@ def local_attention_op(
     kernel_size: int, mask: bool, save_lse: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """The forward kernel as an operator."""
-    tiling = choose_tilings(query.shape[1], query.shape[2]).forward
-    return forward(query, key, value, table, kernel_size, mask, save_lse, tiling)
+    tilings = choose_tilings(query, kernel_size)
+    return forward(query, key, value, table, kernel_size, mask, save_lse, tilings)
 
 
 @local_attention_op.register_fake
 def _(query, key, value, table, kernel_size, mask, save_lse):
-    lse_shape = (*query.shape[:3], _num_slots(query)) if save_lse else (0,)
+    lse_shape = (*query.shape[:3], Layout.of(query).slots) if save_lse else (0,)
     return query.new_empty(query.shape), query.new_empty(lse_shape, dtype=torch.float32)
 
 
@@ -180,11 +120,8 @@ def local_attention_backward_op(
     output: Tensor, lse: Tensor, kernel_size: int, mask: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The two backward kernels as one operator."""
-    tilings = choose_tilings(query.shape[1], query.shape[2])
-    return backward(
-        grad_output, query, key, value, table, output, lse, kernel_size, mask,
-        tilings.backward_query, tilings.backward_key_value,
-    )  # fmt: skip
+    tilings = choose_tilings(query, kernel_size)
+    return backward(grad_output, query, key, value, table, output, lse, kernel_size, mask, tilings)
 
 
 @local_attention_backward_op.register_fake

@@ -1,0 +1,192 @@
+"""Launches of the two families of Triton kernels for local attention, and the choice between them.
+
+`Threads` (a thread for each query and head) suits thin heads and any type; `Dense` (tensor cores) suits heads of 16
+channels and more in half precision. Both read and write the same tensors, so each kernel may choose for itself.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from ..geometry import window_padding
+from ._local_triton_backward import backward_key_value_kernel, backward_query_kernel
+from ._local_triton_dense import (
+    dense_backward_key_value_kernel,
+    dense_backward_query_kernel,
+    dense_forward_kernel,
+)
+from ._local_triton_forward import forward_kernel
+
+VECTOR_BYTES = 16
+SLOTS = 8  # threads that share a pixel: 8 × 16 bytes are one cache line
+
+
+@dataclass(frozen=True)
+class Threads:
+    """A program's tile is `rows` × (`groups` · `cols`) pixels, `cols` of them in one thread."""
+
+    rows: int
+    groups: int
+    cols: int
+    max_registers: int | None = None
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A program's tile is `rows` × `cols` pixels of one head; ∂query takes `strips` such tiles, one below the other."""
+
+    rows: int
+    cols: int
+    warps: int = 1
+    strips: int = 1
+    max_registers: int | None = None
+    stages: int = 2
+
+
+Tiling = Threads | Dense
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How heads and channels spread over threads, and hence how many copies of a query's statistics are kept."""
+
+    vector: int  # channels of a thread
+    padded_dim: int
+    heads: int  # of a program
+    slots: int  # of a pixel
+
+    @classmethod
+    def of(cls, query: Tensor) -> "Layout":
+        num_heads, head_dim = query.shape[-2:]
+        vector = VECTOR_BYTES // query.element_size()
+        padded_dim = max(vector, triton.next_power_of_2(head_dim))
+        heads = max(1, min(SLOTS * vector // padded_dim, triton.next_power_of_2(num_heads)))
+        return cls(vector, padded_dim, heads, triton.cdiv(num_heads, heads) * heads * padded_dim // vector)
+
+
+def _in_words(tensors: dict[str, Tensor]) -> dict[str, Tensor] | None:
+    """The bfloat16 tensors as 32-bit words of two channels, or None where one of them does not allow it."""
+    for tensor in tensors.values():
+        even = all(size % 2 == 0 for size in (tensor.shape[-1], tensor.storage_offset(), *tensor.stride()[:-1]))
+        if tensor.dtype != torch.bfloat16 or not even:
+            return None
+    return {name: tensor.view(torch.int32) for name, tensor in tensors.items()}
+
+
+def _compile_options(tiling: Tiling) -> dict[str, int]:
+    options = {} if tiling.max_registers is None else {"maxnreg": tiling.max_registers}
+    return {**options, "num_stages": tiling.stages} if isinstance(tiling, Dense) else options
+
+
+def _launch_threads(
+    kernel: Any, tiling: Threads, inputs: dict[str, Tensor], others: dict[str, Tensor], kernel_size: int, **flags: int
+) -> None:
+    query = inputs["query"]
+    batch, height, width, num_heads, head_dim = query.shape
+    layout = Layout.of(query)
+    tile_rows = triton.cdiv(height, tiling.rows)
+    tile_cols = triton.cdiv(width, tiling.groups * tiling.cols)
+    head_blocks = triton.cdiv(num_heads, layout.heads)
+    words = _in_words(inputs)
+    inputs = inputs if words is None else words
+    query_strides, key_strides, value_strides = (inputs[name].stride() for name in ("query", "key", "value"))
+    threads = tiling.rows * tiling.groups * layout.heads * layout.padded_dim // layout.vector
+    kernel[(batch * tile_rows * tile_cols * head_blocks,)](
+        **inputs, **others,
+        query_image=query_strides[0], query_row=query_strides[1], QUERY_COL=query_strides[2],
+        key_image=key_strides[0], key_row=key_strides[1], KEY_COL=key_strides[2],
+        value_image=value_strides[0], value_row=value_strides[1], VALUE_COL=value_strides[2],
+        height=height, width=width, num_heads=num_heads,
+        tile_rows=tile_rows, tile_cols=tile_cols, head_blocks=head_blocks,
+        K=kernel_size, BEFORE=window_padding(kernel_size)[0],
+        HEAD_DIM=head_dim, D=layout.padded_dim, HEADS=layout.heads, VEC=layout.vector,
+        FULL=layout.padded_dim == head_dim and num_heads % layout.heads == 0, PACK=1 if words is None else 2,
+        ROWS=tiling.rows, GROUPS=tiling.groups, COLS=tiling.cols,
+        num_warps=max(1, threads // 32), **flags, **_compile_options(tiling),
+    )  # fmt: skip
+
+
+def _halo(tiling: Dense, kernel_size: int) -> tuple[int, int]:
+    """Rows and columns of keys that a tile sees, rounded up to powers of two."""
+    return (
+        triton.next_power_of_2(tiling.rows + kernel_size - 1),
+        triton.next_power_of_2(tiling.cols + kernel_size - 1),
+    )
+
+
+def _table_entries(kernel_size: int) -> int:
+    return max(32, 2 * triton.next_power_of_2(kernel_size))
+
+
+def _launch_dense(
+    kernel: Any, tiling: Dense, inputs: dict[str, Tensor], others: dict[str, Tensor], kernel_size: int,
+    strips: int = 1, **flags: int,
+) -> None:  # fmt: skip
+    query = inputs["query"]
+    batch, height, width, num_heads, head_dim = query.shape
+    layout = Layout.of(query)
+    tile_rows = triton.cdiv(height, tiling.rows * strips)
+    tile_cols = triton.cdiv(width, tiling.cols)
+    halo_rows, halo_cols = _halo(tiling, kernel_size)
+    query_strides, key_strides, value_strides = (inputs[name].stride() for name in ("query", "key", "value"))
+    kernel[(batch * num_heads * tile_rows * tile_cols,)](
+        **inputs, **others,
+        query_image=query_strides[0], query_row=query_strides[1], query_col=query_strides[2],
+        key_image=key_strides[0], key_row=key_strides[1], key_col=key_strides[2],
+        value_image=value_strides[0], value_row=value_strides[1], value_col=value_strides[2],
+        height=height, width=width, num_heads=num_heads, tile_rows=tile_rows, tile_cols=tile_cols,
+        stat_width=layout.slots, K=kernel_size, BEFORE=window_padding(kernel_size)[0],
+        HEAD_DIM=head_dim, D=max(16, layout.padded_dim), COPIES=layout.padded_dim // layout.vector,
+        ROWS=tiling.rows, COLS=tiling.cols, HALO_ROWS=halo_rows, HALO_COLS=halo_cols,
+        ENTRIES=_table_entries(kernel_size), num_warps=tiling.warps, **flags, **_compile_options(tiling),
+    )  # fmt: skip
+
+
+def launch_forward(
+    tiling: Tiling, inputs: dict[str, Tensor], others: dict[str, Tensor], kernel_size: int, **flags: int
+) -> None:
+    """Fills `output` and, with SAVE_LSE, `lse`."""
+    if isinstance(tiling, Dense):
+        _launch_dense(dense_forward_kernel, tiling, inputs, others, kernel_size, **flags)
+    else:
+        _launch_threads(forward_kernel, tiling, inputs, others, kernel_size, **flags)
+
+
+def launch_backward_query(
+    tiling: Tiling, inputs: dict[str, Tensor], others: dict[str, Tensor], kernel_size: int, **flags: int
+) -> Tensor:
+    """Fills `grad_query` and `delta`, and returns the gradient of the table [2k, n, d]."""
+    query = inputs["query"]
+    batch, height, width, num_heads, head_dim = query.shape
+    positioned = bool(flags["HAS_POSITION"])
+    if isinstance(tiling, Dense):
+        tiles = triton.cdiv(height, tiling.rows * tiling.strips) * triton.cdiv(width, tiling.cols)
+        entries, padded_dim = _table_entries(kernel_size), max(16, Layout.of(query).padded_dim)
+        dense_shape = (batch, num_heads, tiles, entries, padded_dim) if positioned else (0,)
+        shares = torch.empty(dense_shape, dtype=torch.float32, device=query.device)
+        flags = {**flags, "STRIPS": tiling.strips, "strips": tiling.strips}
+        others = {**others, "grad_table": shares}
+        _launch_dense(dense_backward_query_kernel, tiling, inputs, others, kernel_size, **flags)
+        if not positioned:
+            return shares
+        interleaved = shares.sum(dim=(0, 2))[:, : 2 * kernel_size, :head_dim]  # [n, 2k, d]: row t, column t, …
+        return interleaved.unflatten(1, (kernel_size, 2)).permute(2, 1, 0, 3).flatten(0, 1)
+    tiles = batch * triton.cdiv(height, tiling.rows) * triton.cdiv(width, tiling.groups * tiling.cols)
+    shape = (tiles, 2 * kernel_size, num_heads, head_dim) if positioned else (1, 0)
+    shares = torch.empty(shape, dtype=torch.float32, device=query.device)
+    flags = {**flags, "LOG_TABLE": (2 * kernel_size - 1).bit_length()}
+    _launch_threads(backward_query_kernel, tiling, inputs, {**others, "grad_table": shares}, kernel_size, **flags)
+    return shares.sum(dim=0)
+
+
+def launch_backward_key_value(
+    tiling: Tiling, inputs: dict[str, Tensor], others: dict[str, Tensor], kernel_size: int, **flags: int
+) -> None:
+    """Fills `grad_key` and `grad_value`."""
+    if isinstance(tiling, Dense):
+        _launch_dense(dense_backward_key_value_kernel, tiling, inputs, others, kernel_size, **flags)
+    else:
+        _launch_threads(backward_key_value_kernel, tiling, inputs, others, kernel_size, **flags)
