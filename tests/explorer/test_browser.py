@@ -327,7 +327,7 @@ def test_light_and_dark(page):
 
 
 def test_latency_beside_the_model_s_own_forward(browser, record_property):
-    """From a patch to its maps in the page, for convit_tiny at 224 pixels, in units of one forward pass of that model."""
+    """From a patch to its maps in the page, for convit_tiny at 224 pixels, in units of the model's forward pass."""
     process, address = serve("convit_tiny")
     try:
         page = browser.new_page(viewport={"width": 1400, "height": 1000})

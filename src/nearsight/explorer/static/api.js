@@ -36,8 +36,10 @@ export async function inspect(model, step, picture) {
   return withOffsets(await answer.json());
 }
 
+export const pictureAddress = (inspection) => `/api/inspections/${encodeURIComponent(inspection.id)}/picture`;
+
 export async function picture(inspection) {
-  const answer = await ask(`/api/inspections/${encodeURIComponent(inspection.id)}/picture`);
+  const answer = await ask(pictureAddress(inspection));
   return createImageBitmap(await answer.blob());
 }
 

@@ -5,7 +5,7 @@ import { gateColor, gateInk } from "./colors.js";
 import { element, paintMap, peakOf, queryCell, svg } from "./draw.js";
 
 const KINDS = { plain: "self-attention", psa: "PSA", gpsa: "GPSA", local: "local window" };
-const SHORT = { plain: "SA", psa: "PSA", gpsa: "GPSA", local: "window" };
+const SHORT = { plain: "SA", psa: "PSA", gpsa: "GPSA", local: "local" };
 const PLAY_PAUSE = 500;
 
 export class Pane {
@@ -136,12 +136,15 @@ export class Pane {
   #layOut() {
     const { layers } = this.inspection;
     const widest = Math.max(...layers.map((layer) => layer.heads.length));
-    this.small.style.setProperty("--heads", widest);
+    this.root.style.setProperty("--heads", widest);
+    this.root.classList.toggle("many", widest > 5);
+    this.root.classList.toggle("windows", layers.some((layer) => layer.kernel_size !== null));
     this.cells = layers.map((layer, number) => layer.heads.map((_, head) => this.#cell(number, head)));
     this.labels = layers.map((layer, number) => this.#label(layer, number));
     this.rows = layers.map((layer, number) => element("div", { class: "line", role: "row" }, this.labels[number].root, ...this.cells[number].map((cell) => cell.root)));
     this.small.replaceChildren(...this.rows);
     this.largeLayer = null;
+    this.marked = null;
   }
 
   #label(layer, number) {
@@ -180,6 +183,7 @@ export class Pane {
   /** What does not change with the query: predictions, gates, distances, names. */
   #describe() {
     const { layers, predictions } = this.inspection;
+    this.root.style.setProperty("--picture", `url("${api.pictureAddress(this.inspection)}")`);
     this.predictions.replaceChildren(...predictions.slice(0, 3).map(({ label, probability }) => {
       const share = element("i", {});
       share.style.setProperty("width", `${100 * probability}%`);
@@ -212,17 +216,25 @@ export class Pane {
     const { layers } = this.inspection;
     layers.forEach((layer, number) => {
       placeBox(this.rows[number], layer, query);
+      layer.heads.forEach((_, head) => paintMap(this.cells[number][head].canvas, layer, this.weights(number, head), query, scale));
+    });
+    this.#mark();
+    this.#drawLarge();
+  }
+
+  /** Show which head is chosen and which have nothing to show; not again for every query, as it makes the browser lay out. */
+  #mark() {
+    const state = JSON.stringify([this.layer, this.head, this.view.part]);
+    if (this.marked === state) return;
+    this.marked = state;
+    this.cells.forEach((row, number) => {
       this.rows[number].classList.toggle("current", number === this.layer);
-      layer.heads.forEach((_, head) => {
-        const cell = this.cells[number][head];
-        const weights = this.weights(number, head);
-        cell.root.classList.toggle("empty", !weights);
+      row.forEach((cell, head) => {
+        cell.root.classList.toggle("empty", !this.weights(number, head));
         cell.root.setAttribute("aria-selected", String(number === this.layer && head === this.head));
-        paintMap(cell.canvas, layer, weights, query, scale);
       });
     });
     this.#rove(this.layer, this.head);
-    this.#drawLarge();
   }
 
   #drawLarge() {
@@ -301,11 +313,13 @@ function placeBox(target, layer, query) {
 /** A cross at the centre of attention and a ring of its span, dashed when measured rather than learned. */
 function drawMarks(marks, cell, center, span, exact) {
   const [col, row] = [cell.col + 0.5 + center[1], cell.row + 0.5 + center[0]];
-  const style = { class: exact ? "mark" : "mark measured" };
-  marks.replaceChildren(
-    svg("circle", { cx: col, cy: row, r: Math.max(span, 0.05), ...style }),
-    svg("path", { d: `M${col - 0.3} ${row}h0.6M${col} ${row - 0.3}v0.6`, ...style }),
-  );
+  if (!marks.firstChild) marks.append(svg("path"), svg("path"));
+  const radius = Math.max(span, 0.05);
+  const ring = `M${col - radius} ${row}a${radius} ${radius} 0 1 1 0 0.001`;
+  const line = `${ring}M${col - 0.3} ${row}h0.6M${col} ${row - 0.3}v0.6`;
+  marks.firstChild.setAttribute("class", exact ? "mark under" : "mark under measured");
+  marks.lastChild.setAttribute("class", exact ? "mark" : "mark measured");
+  for (const path of marks.children) path.setAttribute("d", line);
 }
 
 const shapeOf = (inspection) => JSON.stringify(inspection.layers.map((layer) => [layer.kind, layer.key_grid, layer.query_grid, layer.heads.length]));

@@ -39,7 +39,8 @@ export class Playground {
     this.canvas = element("canvas", { width: SIDE, height: SIDE });
     this.handle = svg("circle", { r: 0.42, class: "handle" });
     this.ring = svg("circle", { class: "mark" });
-    this.marks = svg("svg", { viewBox: `0 0 ${SIDE} ${SIDE}`, "aria-hidden": "true" }, this.ring, this.handle);
+    this.shade = svg("circle", { class: "mark under" });
+    this.marks = svg("svg", { viewBox: `0 0 ${SIDE} ${SIDE}`, "aria-hidden": "true" }, this.shade, this.ring, this.handle);
     this.field = element("div", { class: "field" }, this.canvas, element("span", { class: "box" }), this.marks);
     this.field.addEventListener("pointerdown", (event) => { this.field.setPointerCapture(event.pointerId); this.#drag(event); });
     this.field.addEventListener("pointermove", (event) => event.buttons && this.#drag(event));
@@ -141,9 +142,11 @@ export class Playground {
     this.#paintField((r, c) => (1 - share) * even + share * byRow[r] * byCol[c]);
     this.handle.setAttribute("cx", MIDDLE + 0.5 + col);
     this.handle.setAttribute("cy", MIDDLE + 0.5 + row);
-    this.ring.setAttribute("cx", MIDDLE + 0.5 + col);
-    this.ring.setAttribute("cy", MIDDLE + 0.5 + row);
-    this.ring.setAttribute("r", 1 / Math.sqrt(2 * strength));
+    for (const ring of [this.shade, this.ring]) {
+      ring.setAttribute("cx", MIDDLE + 0.5 + col);
+      ring.setAttribute("cy", MIDDLE + 0.5 + row);
+      ring.setAttribute("r", 1 / Math.sqrt(2 * strength));
+    }
     this.#drawKernels(kernel, share, byRow, byCol, even);
     this.#carry(share, strength, row, col);
   }
