@@ -51,9 +51,9 @@ def window_padding(kernel_size: int) -> tuple[int, int]:
 def head_centers(num_heads: int, *, on_patches: bool = False) -> Tensor:
     """Δ^h of Eq. 5: where each head of a convolution-like layer looks, (row, col) offsets, shape [num_heads, 2].
 
-    A square number of heads fills a √H × √H kernel, rows first, as in the released ConViT. Any other number takes a
-    kernel of ⌈√H⌉ and keeps the H centres nearest to the query (ties: the order of the full kernel), so that a layer of
-    6 heads has the query itself, its four neighbours and one corner.
+    A square number of heads fills a √H × √H kernel, the row running fastest, as in the released ConViT. Any other
+    number takes a kernel of ⌈√H⌉ and keeps the H centres nearest to the query (ties: the order of the full kernel), so
+    that a layer of 6 heads has the query itself, its four neighbours and one corner.
 
     The centres of an even kernel lie half-way between patches: symmetric, but never a convolution, however strong
     the locality. `on_patches=True` moves them onto patches, by the rule of `window_offsets`.

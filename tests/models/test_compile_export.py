@@ -26,6 +26,18 @@ def test_compiles_to_one_graph(name):
 
 
 @pytest.mark.parametrize("name", FAMILIES)
+def test_trains_as_one_graph(name):
+    model, images = build(name)
+    model.train()
+    torch.compile(model, fullgraph=True, backend="aot_eager")(images).square().sum().backward()
+    compiled = {n: p.grad.clone() for n, p in model.named_parameters()}
+    model.zero_grad()
+    model(images).square().sum().backward()
+    for n, p in model.named_parameters():
+        torch.testing.assert_close(compiled[n], p.grad, atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
 def test_exports(name):
     model, images = build(name)
     with warnings.catch_warnings():

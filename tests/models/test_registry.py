@@ -55,15 +55,9 @@ def test_promises_of_every_model(name):
     torch.testing.assert_close(model.forward_head(features), model(images))
     assert model(images).shape == (2, 10)
     assert model.forward_head(features, pre_logits=True).shape == (2, model.num_features)
-    assert model.no_weight_decay() <= {parameter for parameter, _ in model.named_parameters()} | {
-        "dist_token",
-        "pos_embed",
-    }
     logits, maps = model(images, need_weights=True)
     torch.testing.assert_close(logits, model(images), atol=1e-5, rtol=1e-5)
-    assert len(maps) == len(
-        [m for m in model.modules() if "Attention" in type(m).__name__ and hasattr(m, "num_heads")]
-    ) - (name == "sasa_resnet26")
+    assert len(maps) == NUM_MAPS[name]
     last, intermediates = model.forward_intermediates(images, indices=2)
     torch.testing.assert_close(last, features)
     assert len(intermediates) == 2
@@ -75,20 +69,41 @@ def test_promises_of_every_model(name):
 
 
 @pytest.mark.parametrize("name", NUM_MAPS)
-def test_gradient_checkpointing_changes_nothing(name):
-    model = create_model(name, num_classes=3)
-    size = own_size(model) if name.startswith(("deit", "convit")) else (32, 32)
-    if not name.startswith(("deit", "convit")):
-        model.eval()  # batch statistics would be updated twice
-    images = torch.randn(2, 3, *size)
-    gradients = []
-    for enable in (False, True):
+def test_a_model_without_classes_gives_its_features(name):
+    model = create_model(name, num_classes=0).eval()
+    images = torch.randn(1, 3, 32, 32) if "resnet" in name else torch.randn(1, 3, *own_size(model))
+    assert model(images).shape == (1, model.num_features)
+
+
+def test_what_weight_decay_spares():
+    assert create_model("deit_nano_32_distilled").no_weight_decay() == {"pos_embed", "cls_token", "dist_token"}
+    spared = create_model("sasa_resnet26_convstem").no_weight_decay()
+    assert len(spared) == 16
+    assert "layer1.0.mixer.row_embedding" in spared
+
+
+@pytest.mark.parametrize("name", NUM_MAPS)
+@pytest.mark.parametrize("intermediates", [False, True])
+def test_gradient_checkpointing_recomputes_and_changes_nothing_else(name, intermediates):
+    model = create_model(name, num_classes=3).train()
+    images = torch.randn(2, 3, 64, 64)
+    blocks = list(model.blocks) if name.startswith(("deit", "convit")) else [b for stage in model.stages for b in stage]
+    calls = []
+    blocks[0].register_forward_pre_hook(lambda *_: calls.append(1))
+    start = {key: value.clone() for key, value in model.state_dict().items()}
+    results = []
+    for enable, expected_calls in ((False, 1), (True, 2)):
+        model.load_state_dict(start)
         model.set_grad_checkpointing(enable)
         model.zero_grad()
-        model(images).square().sum().backward()
-        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
-    for plain, checkpointed in zip(*gradients, strict=True):
-        torch.testing.assert_close(checkpointed, plain)
+        calls.clear()
+        outputs = model.forward_intermediates(images)[0] if intermediates else model(images)
+        outputs.square().sum().backward()
+        assert len(calls) == expected_calls
+        gradients = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
+        statistics = {n: b.clone().double() for n, b in model.named_buffers()}
+        results.append({**gradients, **statistics})
+    torch.testing.assert_close(results[1], results[0])
 
 
 def test_names_by_pattern():
@@ -100,15 +115,37 @@ def test_names_by_pattern():
     [
         (lambda: create_model("convit_tinny"), "did you mean convit_tiny"),
         (lambda: create_model("zzz"), "`nearsight models` lists them all"),
-        (lambda: create_model("resnet50", img_size=64), "does not take these arguments.*img_size"),
+        (lambda: create_model(None), "no model is named None"),
+        (lambda: create_model("resnet50", img_size=64), "'resnet50' does not take the argument 'img_size'"),
+        (lambda: create_model("convit_tiny", num_head=3), "did you mean num_heads"),
+        (lambda: create_model("convit_tiny", num_classes="10"), "num_classes='10'"),
+        (lambda: create_model("convit_tiny", depth="6"), "depth must be a whole number of at least 1, not '6'"),
+        (lambda: create_model("convit_tiny", patch_size=0), "patch_size must be a whole number"),
+        (lambda: create_model("convit_tiny", drop_path_rate=1.5), r"drop_path_rate must lie in \[0, 1\), not 1.5"),
+        (lambda: create_model("convit_tiny", img_size="32"), "an image size is one side"),
+        (lambda: create_model("convit_tiny", img_size=(32, 32, 3)), "an image size is one side"),
+        (lambda: create_model("convit_tiny_distilled", pool="mean"), "reads its two tokens"),
+        (lambda: create_model("resnet50", layers=(1, 1, 1)), "blocks of each of four stages"),
+        (lambda: create_model("sasa_resnet26", num_heads=6), "out_channels=64 is not divisible by num_heads=6"),
+        (lambda: create_model("resnet50", num_heads=0), "num_heads must be a whole number"),
+        (lambda: create_model("resnet50", attention_stages=3), "attention_stages lists stages"),
+        (lambda: create_model("resnet26").forward_intermediates(torch.randn(1, 3, 32, 32), [4]), "no layer 4"),
+        (lambda: create_model("deit_nano_32").forward_intermediates(torch.randn(1, 3, 32, 32), 7), "the last 7 layers"),
+        (lambda: create_model("resnet26")(torch.randn(1, 3, 0, 32)), "0x32 have no pixels"),
+        (lambda: create_model("resnet26").set_input_size("big"), "an image size is one side"),
+        (lambda: create_model("resnet26")(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)), "divide by 255"),
+        (
+            lambda: create_model("resnet26")(torch.zeros(1, 3, 32, 32).double()),
+            "images are torch.float64 but the weights",
+        ),
         (
             lambda: create_model("convit_tiny", img_size=225),
             "225x225 is not divisible by the patch of 16; resize to 224x224",
         ),
-        (lambda: create_model("convit_tiny", num_heads=5), "dim=192 is not divisible by num_heads=5"),
+        (lambda: create_model("convit_tiny", num_heads=5), "width=192 is not divisible by num_heads=5"),
         (lambda: create_model("convit_tiny", num_gated_blocks=13), "between 0 and depth=12"),
         (lambda: create_model("convit_tiny", num_gated_blocks=12, pool="token"), "use pool='mean'"),
-        (lambda: create_model("resnet50", attention_stages=(0, 5)), r"\[0, 5\] are none of them"),
+        (lambda: create_model("resnet50", attention_stages=(0, 5)), r"from 1 to 4; got \(0, 5\)"),
         (lambda: create_model("resnet50", width_multiplier=0), "width_multiplier must be positive"),
         (lambda: create_model("deit_nano_32")(torch.randn(1, 3, 33, 32)), "33x32 is not divisible by the patch of 4"),
         (lambda: create_model("deit_nano_32")(torch.randn(1, 1, 32, 32)), "expected 3 channels, got 1"),

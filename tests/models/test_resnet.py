@@ -47,6 +47,23 @@ def test_width_multiplier(multiplier):
     )
 
 
+def test_the_attention_stem_is_attention_then_norm_then_pool():
+    model = create_model("sasa_resnet26")
+    model.train()(torch.randn(4, 3, 32, 32) * 3 + 1)  # give the norm statistics that are not the identity
+    model.eval()
+    images = torch.randn(1, 3, 32, 64)
+    attended = model.stem.attention(images)
+    norm = model.stem.bn1
+    shape = (1, -1, 1, 1)
+    scaled = (attended - norm.running_mean.view(shape)) / (norm.running_var.view(shape) + norm.eps).sqrt()
+    assert not torch.allclose(scaled, attended, atol=1e-2)
+    torch.testing.assert_close(model.stem(images), nn.functional.max_pool2d(scaled, 4))
+
+
+def test_the_number_of_heads_leaves_a_convolutional_network_alone():
+    assert count_parameters(create_model("resnet26", num_heads=4)) == count_parameters(create_model("resnet26"))
+
+
 def test_attention_options_reach_every_layer():
     model = create_model(
         "sasa_resnet26_convstem", attention={"border": "zeros", "downsample": "stride", "content": False}

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 
-from nearsight.models import create_model
+from nearsight.models import create_model, load_timm_weights
 from nearsight.nn import GatedPositionalSelfAttention, PositionalSelfAttention, SelfAttention
 
 
@@ -28,6 +29,32 @@ def test_any_size_and_aspect_the_patch_divides(name, size):
     assert [m.shape[-2:] for m in intermediates] == [(size[0] // 4, size[1] // 4)] * 2
 
 
+def test_position_embedding_is_resized_as_timm_resizes_it():
+    theirs = TimmVisionTransformer(
+        img_size=32, patch_size=4, embed_dim=144, depth=2, num_heads=9, num_classes=5, dynamic_img_size=True
+    ).eval()
+    ours = small("deit_nano_32", depth=2, qkv_bias=True)
+    load_timm_weights(ours, theirs.state_dict())
+    images = torch.randn(1, 3, 20, 28)
+    torch.testing.assert_close(ours(images), theirs(images), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["deit_nano_32", "convit_nano_32"])
+def test_the_last_intermediate_is_the_features_without_the_tokens(name):
+    model, images = small(name), torch.randn(1, 3, 20, 28)
+    features, maps = model.forward_intermediates(images, indices=1, norm=True)
+    torch.testing.assert_close(maps[0].flatten(2).transpose(1, 2), features[:, 1:])
+
+
+def test_drop_path_grows_linearly_and_acts_in_training_only():
+    model = create_model("deit_nano_32", drop_path_rate=0.5)
+    rates = [getattr(block.drop_path, "drop_prob", 0.0) for block in model.blocks]
+    assert rates == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4, 0.5])
+    images = torch.randn(8, 3, 32, 32)
+    assert not torch.equal(model.train()(images), model(images))
+    assert torch.equal(model.eval()(images), model(images))
+
+
 def test_resizing_for_good_equals_resizing_on_the_fly():
     model, images = small(), torch.randn(1, 3, 20, 28)
     on_the_fly = model(images)
@@ -42,6 +69,19 @@ def test_relative_parts_need_nothing_at_another_size():
     wide = model.blocks[0].attn(torch.randn(1, 35, 144), (5, 7))
     assert model(inside).shape == (1, 5)
     assert wide.shape == (1, 35, 144)
+
+
+def test_a_frozen_position_embedding_stays_frozen_when_resized():
+    model = small()
+    model.pos_embed.requires_grad_(False)
+    model.set_input_size(48)
+    assert not model.pos_embed.requires_grad
+
+
+def test_patches_of_two_pixels():
+    model = small(patch_size=2)
+    assert model.grid_size == (16, 16)
+    assert model(torch.randn(1, 3, 32, 32)).shape == (1, 5)
 
 
 def test_tokens_join_after_the_last_gated_block():
@@ -69,6 +109,7 @@ def test_distilled_heads_are_averaged_and_can_be_kept_apart():
 
 def test_ablations_of_the_paper_are_arguments():
     assert kinds(small())[:4] == [GatedPositionalSelfAttention] * 4
+    assert kinds(small(depth=4)) == [GatedPositionalSelfAttention] * 2 + [SelfAttention] * 2
     assert kinds(small(num_gated_blocks=2)) == [GatedPositionalSelfAttention] * 2 + [SelfAttention] * 4
     assert kinds(small(positional_layer="psa"))[:4] == [PositionalSelfAttention] * 4
     frozen_gates = small(gate=0.0, train_gate=False)

@@ -3,6 +3,7 @@
 import pytest
 import timm
 import torch
+from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 
 from nearsight.models import create_model, from_timm, load_timm_weights, to_timm
 
@@ -18,16 +19,25 @@ TWINS = {
 }
 
 
+# The "+" sizes have no timm name: its ViT of their width and heads, at two blocks for speed.
+PLUS = {"deit_tiny_plus": (256, 4), "deit_small_plus": (576, 9), "deit_base_plus": (1024, 16)}
+
+
 def twins(name):
-    theirs = timm.create_model(TWINS[name], num_classes=10).eval()
+    if name in PLUS:
+        width, heads = PLUS[name]
+        theirs = TimmVisionTransformer(embed_dim=width, num_heads=heads, depth=2, num_classes=10).eval()
+        ours = create_model(name, num_classes=10, depth=2).eval()
+    else:
+        theirs = timm.create_model(TWINS[name], num_classes=10).eval()
+        ours = create_model(name, num_classes=10).eval()
     for parameter in theirs.parameters():  # untrained gates and biases are alike everywhere; make them differ
         parameter.data.add_(0.02 * torch.randn_like(parameter))
-    ours = create_model(name, num_classes=10).eval()
     load_timm_weights(ours, theirs.state_dict())
     return ours, theirs
 
 
-@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("name", [*TWINS, *PLUS])
 def test_outputs_gradients_and_round_trip(name):
     ours, theirs = twins(name)
     images = torch.randn(1, 3, 224, 224)

@@ -1,5 +1,7 @@
 """LocalSelfAttention2d: where nn.Conv2d stood."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -7,6 +9,7 @@ from torch.autograd import gradcheck
 
 from nearsight import functional as eq
 from nearsight.nn import AttentionStem2d, LocalSelfAttention2d
+from nearsight.nn.local import sinusoidal_positions
 
 
 @pytest.mark.parametrize("size", [(5, 7), (8, 8), (1, 3)])
@@ -106,6 +109,26 @@ def test_stem_keeps_to_its_blocks_and_gives_its_weights(values):
         assert torch.equal(stem(x2)[:, :, :4], y[:, :, :4])
 
 
+def test_convolutional_stem_values_look_one_pixel_back_and_two_ahead():
+    stem = AttentionStem2d(3, 16, values="convolution")
+    x = torch.randn(1, 3, 8, 12)
+    padded = nn.functional.pad(x, (1, 2, 1, 2))
+    expected = nn.functional.conv2d(padded, stem.value_weights).permute(0, 2, 3, 1)
+    torch.testing.assert_close(stem._values(x, x.permute(0, 2, 3, 1)), expected)
+
+
+def test_absolute_positions_are_sinusoids_of_row_then_column():
+    table = sinusoidal_positions((3, 5, 8))
+    assert table.shape == (3, 5, 8)
+    frequency = 10_000 ** (-2 / 4)
+    expected = [math.sin(2), math.cos(2), math.sin(2 * frequency), math.cos(2 * frequency)]
+    torch.testing.assert_close(table[2, 4, :4], torch.tensor(expected))
+    torch.testing.assert_close(table[2, 4, 4], torch.tensor(math.sin(4)))
+    layer = LocalSelfAttention2d(8, 8, 3, num_heads=2, positions="absolute")
+    flat = torch.ones(1, 8, 5, 5)
+    assert layer(flat)[0, :, 2, 2].sub(layer(flat)[0, :, 2, 3]).abs().max() > 1e-3
+
+
 def test_stem_values_depend_on_the_place_in_the_block():
     x = torch.ones(1, 3, 4, 4)
     assert AttentionStem2d(3, 16, values="plain")(x)[0, 0].std() < 1e-6
@@ -119,7 +142,13 @@ def test_stem_values_depend_on_the_place_in_the_block():
     [
         (lambda: LocalSelfAttention2d(8, 12, 3), "out_channels=12 is not divisible by num_heads=8"),
         (lambda: LocalSelfAttention2d(8, 8, 3, num_heads=8), "split a head's channels in two"),
-        (lambda: LocalSelfAttention2d(8, 16, 0), "kernel_size and stride must be at least 1"),
+        (lambda: LocalSelfAttention2d(8, 16, 0), "kernel_size must be a whole number of at least 1, not 0"),
+        (
+            lambda: LocalSelfAttention2d(8, 16, (3, 3)),
+            r"kernel_size must be a whole number of at least 1, not \(3, 3\)",
+        ),
+        (lambda: LocalSelfAttention2d(0, 16, 3), "in_channels must be"),
+        (lambda: AttentionStem2d(3, 16, block_size=0), "block_size must be"),
         (lambda: LocalSelfAttention2d(8, 16, 3, border="reflect"), "border must be one of 'mask', 'zeros'"),
         (lambda: LocalSelfAttention2d(9, 16, 3, projections="grouped"), "in_channels=9"),
         (lambda: LocalSelfAttention2d(8, 16, 3)(torch.randn(2, 5, 7, 8)), "move the channels to axis 1"),

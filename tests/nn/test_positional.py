@@ -4,6 +4,8 @@ import pytest
 import torch
 from timm.models.convit import GPSA as TimmGPSA
 from torch import nn
+from torch.autograd import gradcheck
+from torch.func import functional_call
 
 from nearsight import functional as eq
 from nearsight.nn import GatedPositionalSelfAttention, PositionalSelfAttention, SelfAttention
@@ -45,6 +47,18 @@ def test_the_released_bias_is_in_the_graph_and_does_nothing(kind):
     with torch.no_grad():
         layer.pos_bias.add_(3.0)
     torch.testing.assert_close(layer(x, GRID), before)
+
+
+@pytest.mark.parametrize("kind", [GatedPositionalSelfAttention, PositionalSelfAttention])
+def test_gradcheck_of_the_fast_path_on_a_rectangle(kind):
+    layer = kind(4, 2).double()
+    parameters = {name: p.detach().clone().requires_grad_() for name, p in layer.named_parameters()}
+
+    def run(x, v_pos, qk):
+        return functional_call(layer, {**parameters, "v_pos": v_pos, "qk.weight": qk}, (x, (5, 7)))
+
+    x = torch.randn(1, 35, 4, dtype=torch.float64, requires_grad=True)
+    assert gradcheck(run, (x, parameters["v_pos"], parameters["qk.weight"]))
 
 
 def test_born_as_timms_layer():
@@ -124,7 +138,11 @@ def test_random_start_and_frozen_gate():
             lambda: GatedPositionalSelfAttention(8, 4)(torch.randn(1, 8, 35), GRID),
             r"expected tokens \[batch, tokens, 8\]",
         ),
-        (lambda: GatedPositionalSelfAttention.from_convolution(nn.Conv2d(2, 2, 3, stride=2)), "stride 1"),
+        (
+            lambda: GatedPositionalSelfAttention.from_convolution(nn.Conv2d(2, 2, 3, stride=2)),
+            r"not .*'stride': \(2, 2\)",
+        ),
+        (lambda: GatedPositionalSelfAttention.from_convolution(nn.Conv2d(2, 2, 3, padding=1)), "padding_mode='zeros'"),
     ],
 )
 def test_bad_input_names_the_value_and_the_remedy(build, message):

@@ -23,7 +23,7 @@ def main() -> None:
     """Run a verb; a user's mistake becomes one line and exit code 2, a verb's own integer its exit code."""
     try:
         result = app()
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"nearsight: {error}", file=sys.stderr)
         sys.exit(2)
     sys.exit(result if isinstance(result, int) else 0)

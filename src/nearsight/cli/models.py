@@ -18,6 +18,7 @@ def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | N
     import json as json_format
 
     import torch
+    from rich.box import SIMPLE
     from rich.console import Console
     from rich.progress import track
     from rich.table import Table
@@ -25,21 +26,22 @@ def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | N
     from nearsight.models import count_cost, create_model, list_models
     from nearsight.models.flops import module_multiply_adds, own_size
     from nearsight.models.reported import REPORTED
+    from nearsight.models.size import as_pair
     from nearsight.models.vit import VisionTransformer
 
     names = list_models(pattern)
     if not names:
         raise ValueError(f"no model matches {pattern!r}; `nearsight models` lists them all")
     console = Console()
-    table = Table(caption="ours: counted, for one image; paper: reported, parameters / operations / ImageNet top-1")
+    table = Table(box=SIMPLE, caption="reported: parameters / operations / ImageNet top-1")
     table.add_column("name", no_wrap=True)
-    for heading in ("input", "parameters", "GFLOPs", "paper"):
+    for heading in ("input", "parameters", "operations", "reported"):
         table.add_column(heading, justify="right", no_wrap=True)
     rows = []
     for name in track(names, "counting", console=Console(stderr=True), transient=True):
         with torch.device("meta"):
             model = create_model(name)
-        size = (img_size, img_size) if img_size else own_size(model)
+        size = own_size(model) if img_size is None else as_pair(img_size)
         cost = count_cost(model, size)
         row = {"name": name, "input": list(size), "parameters": cost.parameters, "flops": cost.flops}
         if isinstance(model, VisionTransformer):
@@ -50,12 +52,13 @@ def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | N
         rows.append(row)
         reported = f"{paper.parameters} / {paper.operations} / {paper.top1:.1f}" if paper else ""
         side = f"{size[0]}" if size[0] == size[1] else f"{size[0]}×{size[1]}"
-        table.add_row(name, side, f"{cost.parameters / 1e6:.2f} M", f"{cost.flops / 1e9:.2f}", reported)
+        operations = row.get("module_multiply_adds", cost.flops)
+        in_papers_unit = f"{operations / 1e9:.2f}{'G' if isinstance(model, VisionTransformer) else 'B'}"
+        table.add_row(name, side, f"{cost.parameters / 1e6:.2f}M", in_papers_unit, reported)
     console.print(table)
     console.print(
-        "A FLOP is one multiplication or addition of the equations as written. SASA reports these (B); ConViT (G) "
-        "reports multiply-adds of modules, without QKᵀ and AV: `module_multiply_adds` in the --json table.",
-        soft_wrap=False,
+        "Counted for one image. B: multiplications and additions of the equations as written, as SASA counts. G: "
+        "multiply-adds of modules without QKᵀ and AV, as ConViT counts. --json has both. Reported: the papers."
     )
     if json is not None:
         json.write_text(json_format.dumps(rows, indent=2) + "\n")

@@ -13,8 +13,17 @@ from .attention import (
     self_attention,
 )
 from .convolution import AttentionParts, attention_from_convolution, convolution_from_attention
-from .local import Border, local_attention, local_attention_weights, relative_logits, windows, windows_inside
+from .local import (
+    Border,
+    apply_local_weights,
+    local_attention,
+    local_attention_weights,
+    relative_logits,
+    windows,
+    windows_inside,
+)
 from .stem import (
+    apply_block_weights,
     block_attention,
     block_attention_weights,
     spatially_aware_values,
@@ -24,6 +33,8 @@ from .stem import (
 __all__ = [
     "AttentionParts",
     "Border",
+    "apply_block_weights",
+    "apply_local_weights",
     "attention_from_convolution",
     "attention_weights",
     "block_attention",

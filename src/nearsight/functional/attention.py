@@ -8,7 +8,7 @@ Shapes: B batch, n heads, N = H·W patches, d channels of a head. Query, key and
 import torch
 from torch import Tensor
 
-from ..geometry import Grid, grid_distances, relative_embeddings
+from ..geometry import Grid, axis_offsets, grid_distances, relative_embeddings
 
 
 def attention_weights(query: Tensor, key: Tensor, *, scale: float | None = None) -> Tensor:
@@ -48,10 +48,9 @@ def positional_axis_weights(v_pos: Tensor, grid_size: Grid, pos_bias: Tensor | N
     cancels it; it enters the row logits so that it belongs to the graph like any other parameter.
     """
     square, row, col = v_pos.unbind(-1)
-    weights = []
+    weights: list[Tensor] = []
     for linear, length in ((row, grid_size[0]), (col, grid_size[1])):
-        position = torch.arange(length, device=v_pos.device, dtype=v_pos.dtype)
-        offset = position[None, :] - position[:, None]
+        offset = axis_offsets(length, device=v_pos.device, dtype=v_pos.dtype)
         logits = square[:, None, None] * offset.square() + linear[:, None, None] * offset
         if pos_bias is not None and not weights:
             logits = logits + pos_bias[:, None, None]

@@ -29,7 +29,7 @@ def attention_from_convolution(weight: Tensor, *, locality_strength: float = 50.
     if rows != cols:
         raise ValueError(f"only square kernels become attention heads, not {rows}x{cols}; pad the kernel with zeros")
     centers = head_centers(rows * cols, on_patches=True).to(weight)
-    # Heads run rows first, so the kernel's columns come before its rows here.
+    # The row runs fastest over heads, so the kernel's column axis comes before its row axis here.
     per_head = weight.permute(0, 3, 2, 1).reshape(out_channels, rows * cols * in_channels)
     identity = torch.eye(in_channels, dtype=weight.dtype, device=weight.device)
     return AttentionParts(

@@ -61,6 +61,8 @@ def local_attention_weights(
     logits = query.new_zeros(batch, height, width, num_heads, kernel_size, kernel_size)
     if key is not None:
         logits = logits + torch.einsum("bijnd,bijndrc->bijnrc", query, windows(key, kernel_size, stride))
+    if (row_embedding is None) != (col_embedding is None):
+        raise ValueError("row and column embeddings come together: give both or neither")
     if row_embedding is not None and col_embedding is not None:
         logits = logits + relative_logits(query, row_embedding, col_embedding)
     if border == "mask":
@@ -88,4 +90,9 @@ def local_attention(
         query, key, row_embedding, col_embedding,
         kernel_size=kernel_size, grid_size=(value.shape[1], value.shape[2]), stride=stride, border=border,
     )  # fmt: skip
-    return torch.einsum("bijnrc,bijndrc->bijnd", weights, windows(value, kernel_size, stride))
+    return apply_local_weights(weights, value, stride)
+
+
+def apply_local_weights(weights: Tensor, value: Tensor, stride: int = 1) -> Tensor:
+    """Each query's weighted sum over its window: [B,I,J,n,k,k] and [B,H,W,n,d] → [B,I,J,n,d]."""
+    return torch.einsum("bijnrc,bijndrc->bijnd", weights, windows(value, weights.shape[-1], stride))

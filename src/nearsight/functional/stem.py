@@ -43,7 +43,11 @@ def block_attention_weights(query: Tensor, key: Tensor, block: int) -> Tensor:
     return logits.softmax(dim=-1)
 
 
+def apply_block_weights(weights: Tensor, value: Tensor, block: int) -> Tensor:
+    """Each pixel's weighted sum over its block: [B,H/k,W/k,n,k²,k²] and [B,H,W,n,d] → [B,H,W,n,d]."""
+    return from_blocks(torch.einsum("bijnqp,bijpnd->bijqnd", weights, to_blocks(value, block)), block)
+
+
 def block_attention(query: Tensor, key: Tensor, value: Tensor, block: int) -> Tensor:
     """Attention within each non-overlapping block: [B,H,W,n,d] → [B,H,W,n,d]."""
-    weights = block_attention_weights(query, key, block)
-    return from_blocks(torch.einsum("bijnqp,bijpnd->bijqnd", weights, to_blocks(value, block)), block)
+    return apply_block_weights(block_attention_weights(query, key, block), value, block)

@@ -36,7 +36,7 @@ def no_norm(channels: int) -> nn.Module:
 
 
 def group_norm(channels: int) -> nn.Module:
-    """Groups of eight channels where eight divides them. Holds at any batch size, unlike the batch norms others have."""
+    """Groups of eight channels where eight divides them. Holds at any batch size, unlike batch norm."""
     return nn.GroupNorm(math.gcd(channels, max(channels // 8, 1)), channels)
 
 

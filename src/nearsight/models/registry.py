@@ -1,40 +1,43 @@
-"""Every model by name: `create_model`, `list_models`, `find_models`."""
+"""Every model by name: `register`, `list_models`, `create_model`."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import nn
 
-_BUILDERS: dict[str, Callable[..., nn.Module]] = {}
+_MODELS: dict[str, tuple[Callable[..., nn.Module], dict[str, Any]]] = {}
 
 
 def register(name: str, builder: Callable[..., nn.Module], **defaults: Any) -> None:
     """Make `builder(**defaults)` known as `name`; a caller's arguments override the defaults."""
-    if name in _BUILDERS:
+    if name in _MODELS:
         raise ValueError(f"a model named {name!r} is registered already")
-
-    def build(**arguments: Any) -> nn.Module:
-        return builder(**{**defaults, **arguments})
-
-    _BUILDERS[name] = build
+    _MODELS[name] = (builder, defaults)
 
 
 def list_models(pattern: str = "*") -> list[str]:
     """Names of all models that match a shell pattern, in alphabetical order."""
-    return sorted(name for name in _BUILDERS if fnmatchcase(name, pattern))
+    return sorted(name for name in _MODELS if fnmatchcase(name, pattern))
 
 
 def create_model(name: str, **arguments: Any) -> nn.Module:
     """Build a model by name; arguments go to its class (`num_classes`, `in_chans`, `img_size`, ablation switches…)."""
-    if name not in _BUILDERS:
-        near = get_close_matches(name, _BUILDERS, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else "`nearsight models` lists them all"
-        raise ValueError(f"no model is named {name!r}; {hint}")
-    try:
-        return _BUILDERS[name](**arguments)
-    except TypeError as error:
-        if "unexpected keyword argument" not in str(error):
-            raise
-        raise ValueError(f"model {name!r} does not take these arguments: {error}") from error
+    if not isinstance(name, str) or name not in _MODELS:
+        raise ValueError(
+            f"no model is named {name!r}; {_hint(str(name), _MODELS, '`nearsight models` lists them all')}"
+        )
+    builder, defaults = _MODELS[name]
+    known = inspect.signature(builder).parameters
+    for argument in arguments:
+        if argument not in known:
+            hint = _hint(argument, known, f"it takes {', '.join(known)}")
+            raise ValueError(f"model {name!r} does not take the argument {argument!r}; {hint}")
+    return builder(**{**defaults, **arguments})
+
+
+def _hint(word: str, known: Iterable[str], otherwise: str) -> str:
+    near = get_close_matches(word, known, n=3, cutoff=0.4)
+    return f"did you mean {' or '.join(near)}?" if near else otherwise

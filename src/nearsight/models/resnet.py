@@ -4,7 +4,9 @@ Baseline: ResNet v1.5 (the stride sits in the 3×3), parameter names as torchvis
 of the 3×3. 1×1 convolutions, batch norms and ReLUs stay where they were when attention takes the slot.
 """
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -13,7 +15,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..nn import AttentionStem2d, LocalSelfAttention2d
-from ..nn.checks import require_choice, require_images
+from ..nn.checks import require_choice, require_images, require_positive, require_share
+from .size import as_pair, chosen_layers
 
 Stem = Literal["conv", "attention"]
 Mixer = Callable[
@@ -88,12 +91,32 @@ class AttentionStem(nn.Module):
         return self.maxpool(self.bn1(self.attention(images)))
 
 
+@contextlib.contextmanager
+def _statistics_held(module: nn.Module) -> Iterator[None]:
+    """Batch norms normalise by the batch as ever, but do not count it a second time."""
+    norms = [m for m in module.modules() if isinstance(m, nn.BatchNorm2d) and m.num_batches_tracked is not None]
+    before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, (momentum, counted) in zip(norms, before, strict=True):
+            norm.momentum = momentum
+            norm.num_batches_tracked.copy_(counted)
+
+
+def _contexts_of_checkpoint(block: nn.Module) -> tuple:
+    """The first run is an ordinary one; the recomputation for the backward pass leaves the running statistics alone."""
+    return contextlib.nullcontext(), _statistics_held(block)
+
+
 class ResNet(nn.Module):
     """ResNet-26/38/50 with attention in any choice of stages.
 
     `attention_stages` counts from 1 as SASA's Table 3 does; `kernel_size` and `num_heads` and whatever else
     `LocalSelfAttention2d` takes (`attention`) hold for all of them. `width_multiplier` scales every layer (Fig. 5),
-    rounded so that heads and their two halves still divide the width.
+    rounded to a multiple of 16.
     """
 
     stride = 32
@@ -117,12 +140,16 @@ class ResNet(nn.Module):
     ) -> None:
         super().__init__()
         require_choice("stem", stem, ("conv", "attention"))
-        if wrong := sorted(set(attention_stages) - {1, 2, 3, 4}):
-            raise ValueError(f"attention_stages counts stages 1 to 4; {wrong} are none of them")
-        if width_multiplier <= 0:
+        if not isinstance(attention_stages, Sequence) or set(attention_stages) - {1, 2, 3, 4}:
+            raise ValueError(f"attention_stages lists stages, such as (3, 4), from 1 to 4; got {attention_stages!r}")
+        if not width_multiplier > 0:
             raise ValueError(f"width_multiplier must be positive, not {width_multiplier}")
-        multiple = 2 * num_heads
-        widths = [max(round(width * width_multiplier / multiple), 1) * multiple for width in STAGE_WIDTHS]
+        require_positive(in_chans=in_chans, kernel_size=kernel_size, num_heads=num_heads)
+        require_share(drop_rate=drop_rate, drop_path_rate=drop_path_rate)
+        if len(layers) != 4 or any(not isinstance(depth, int) or depth < 1 for depth in layers):
+            raise ValueError(f"layers gives the blocks of each of four stages, such as (3, 4, 6, 3), not {layers!r}")
+        # A multiplied width keeps room for the paper's 8 heads and their two halves.
+        widths = [max(round(width * width_multiplier / 16), 1) * 16 for width in STAGE_WIDTHS]
         self.in_chans, self.num_classes, self.grad_checkpointing = in_chans, num_classes, False
         self.attention_stages = tuple(sorted(attention_stages))
 
@@ -181,21 +208,27 @@ class ResNet(nn.Module):
         self.fc = self._new_head(num_classes).to(self.layer1[0].bn1.weight)  # type: ignore[union-attr, arg-type]
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
-        """Nothing to do: convolutions and relative positions hold at any size."""
+        """Nothing to change: convolutions and relative positions hold at any size."""
+        as_pair(img_size)
 
     def _stem(self, images: Tensor) -> Tensor:
-        require_images(images, self.in_chans)
+        require_images(images, self.in_chans, self.layer4[0].bn1.weight.dtype)  # type: ignore[union-attr, arg-type]
         return self.stem(images)
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Images → the last stage's map [B, C, H/32, W/32]."""
         x = self._stem(images)
         for stage in self.stages:
-            for block in stage:
-                if self.grad_checkpointing and torch.is_grad_enabled():
-                    x = checkpoint(block, x, use_reentrant=False)
-                else:
-                    x = block(x)
+            x = self._run_stage(stage, x)
+        return x
+
+    def _run_stage(self, stage: nn.Sequential, x: Tensor) -> Tensor:
+        for block in stage:
+            if self.grad_checkpointing and torch.is_grad_enabled():
+                still = partial(_contexts_of_checkpoint, block)
+                x = checkpoint(block, x, use_reentrant=False, context_fn=still)
+            else:
+                x = block(x)
         return x
 
     def forward_attention(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -215,11 +248,10 @@ class ResNet(nn.Module):
         self, images: Tensor, indices: int | Sequence[int] | None = None
     ) -> tuple[Tensor, list[Tensor]]:
         """Features, and the maps after chosen stages (0 to 3; the last n for a number; all by default)."""
-        chosen = range(4 - indices, 4) if isinstance(indices, int) else indices
-        wanted = set(range(4)) if chosen is None else {index % 4 for index in chosen}
+        wanted = chosen_layers(indices, 4)
         x, maps = self._stem(images), []
         for index, stage in enumerate(self.stages):
-            x = stage(x)
+            x = self._run_stage(stage, x)
             if index in wanted:
                 maps.append(x)
         return x, maps

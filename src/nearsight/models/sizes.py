@@ -33,10 +33,9 @@ NUM_PLAIN_BLOCKS = 2  # every ConViT ends in two plain blocks, where the class t
 
 def _register_pair(size: str, *, convit: dict, deit: dict, shared: dict) -> None:
     """A ConViT and its DeiT, each with and without the token and head of hard distillation."""
-    gated = shared["depth"] - NUM_PLAIN_BLOCKS
     for ending, distilled in (("", False), ("_distilled", True)):
         both = {**shared, "distilled": distilled}
-        register(f"convit_{size}{ending}", VisionTransformer, num_gated_blocks=gated, **both, **convit)
+        register(f"convit_{size}{ending}", VisionTransformer, num_gated_blocks=-NUM_PLAIN_BLOCKS, **both, **convit)
         register(f"deit_{size}{ending}", VisionTransformer, **both, **deit)
 
 

@@ -1,10 +1,11 @@
 """One vision transformer for both sides of ConViT's comparison: DeiT, ConViT and every ablation between them.
 
-The first `num_gated_blocks` blocks attend with position (GPSA, or PSA), the rest are plain. The class token carries no
-position, so it joins the patches after the last positional block (Fig. 4); with no such block it joins at once and the
-model is a DeiT.
+The first `num_gated_blocks` blocks attend with position (GPSA, or PSA), the rest are plain; −2 means all but the last
+two, at any depth. The class token carries no position, so it joins the patches after the last positional block
+(Fig. 4); with no such block it joins at once and the model is a DeiT.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -15,50 +16,13 @@ from torch.utils.checkpoint import checkpoint
 
 from ..geometry import Grid
 from ..nn import GatedPositionalSelfAttention, PositionalSelfAttention, SelfAttention
-from ..nn.checks import require_choice, require_images
-from .size import as_pair, grid_of
+from ..nn.checks import require_choice, require_divisible, require_images, require_positive, require_share
+from .embed import ConvPatchEmbed, PatchEmbed
+from .size import as_pair, chosen_layers, grid_of
 
 PositionalLayer = Literal["gpsa", "psa"]
 Pool = Literal["token", "mean"]
 Stem = Literal["patch", "conv"]
-
-
-class PatchEmbed(nn.Module):
-    """Cut the image into patches and project each: [B, C, H, W] → tokens [B, N, width]."""
-
-    def __init__(self, patch_size: int, in_chans: int, width: int) -> None:
-        super().__init__()
-        self.proj = nn.Conv2d(in_chans, width, kernel_size=patch_size, stride=patch_size)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.proj(images).flatten(2).transpose(1, 2)
-
-
-class ConvPatchEmbed(nn.Module):
-    """The same grid of tokens from a few strided 3×3 convolutions: [B, C, H, W] → [B, N, width].
-
-    Neither paper has it. Halving the image step by step instead of cutting it at once helps where pictures are few.
-    """
-
-    def __init__(self, patch_size: int, in_chans: int, width: int) -> None:
-        super().__init__()
-        num_halvings = patch_size.bit_length() - 1
-        if patch_size < 2 or 2**num_halvings != patch_size:
-            raise ValueError(f"stem='conv' halves the image step by step; patch_size={patch_size} is no power of two")
-        layers: list[nn.Module] = []
-        channels = in_chans
-        for step in range(num_halvings + 1):  # one layer at full size, then one for each halving
-            out = max(width >> (num_halvings - step), 1)
-            layers += [
-                nn.Conv2d(channels, out, 3, stride=1 if step == 0 else 2, padding=1, bias=False),
-                nn.BatchNorm2d(out),
-                nn.ReLU(inplace=True),
-            ]
-            channels = out
-        self.layers = nn.Sequential(*layers, nn.Conv2d(width, width, 1))
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.layers(images).flatten(2).transpose(1, 2)
 
 
 class Block(nn.Module):
@@ -123,8 +87,17 @@ class VisionTransformer(nn.Module):
         super().__init__()
         require_choice("positional_layer", positional_layer, ("gpsa", "psa"))
         require_choice("stem", stem, ("patch", "conv"))
-        if not 0 <= num_gated_blocks <= depth:
+        require_positive(patch_size=patch_size, in_chans=in_chans, depth=depth)
+        require_divisible(width, num_heads, "width")
+        require_share(drop_rate=drop_rate, proj_drop_rate=proj_drop_rate, drop_path_rate=drop_path_rate)
+        if mlp_ratio <= 0 or not isinstance(num_classes, int) or num_classes < 0 or not math.isfinite(gate):
+            raise ValueError(
+                f"mlp_ratio={mlp_ratio} must be positive, num_classes={num_classes!r} a whole number (0 for no head), "
+                f"gate={gate} finite"
+            )
+        if not -depth <= num_gated_blocks <= depth:
             raise ValueError(f"num_gated_blocks={num_gated_blocks} must lie between 0 and depth={depth}")
+        num_gated_blocks = num_gated_blocks if num_gated_blocks >= 0 else depth + num_gated_blocks
         # A class token that no attention layer follows would never see the patches, so their mean is read instead.
         pool = ("mean" if num_gated_blocks == depth else "token") if pool is None else pool
         require_choice("pool", pool, ("token", "mean"))
@@ -133,6 +106,8 @@ class VisionTransformer(nn.Module):
                 f"with all {depth} blocks positional no plain block is left for class or distillation tokens; "
                 f"use pool='mean' without distillation, or num_gated_blocks={depth - 1}"
             )
+        if distilled and pool == "mean":
+            raise ValueError("a distilled model reads its two tokens; leave pool='mean' or distilled=True out")
         self.img_size, self.patch_size, self.in_chans = as_pair(img_size), patch_size, in_chans
         self.grid_size = grid_of(self.img_size, patch_size)
         self.width = self.num_features = width
@@ -141,7 +116,7 @@ class VisionTransformer(nn.Module):
 
         embed = PatchEmbed if stem == "patch" else ConvPatchEmbed
         self.patch_embed = embed(patch_size, in_chans, width)
-        self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if pool == "token" or distilled else None
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if pool == "token" else None
         self.dist_token = nn.Parameter(torch.zeros(1, 1, width)) if distilled else None
         self.num_prefix_tokens = (self.cls_token is not None) + (self.dist_token is not None)
         # Tokens that join at the start have a position of their own, as in DeiT; those that join later have none.
@@ -223,7 +198,7 @@ class VisionTransformer(nn.Module):
         if self.pos_embed is not None:
             with torch.no_grad():
                 resized = self._positions(grid_size)
-            self.pos_embed = nn.Parameter(resized.clone())
+            self.pos_embed = nn.Parameter(resized.clone(), requires_grad=self.pos_embed.requires_grad)
         self.img_size, self.grid_size = as_pair(img_size), grid_size
 
     def _positions(self, grid_size: Grid) -> Tensor:
@@ -237,7 +212,7 @@ class VisionTransformer(nn.Module):
     # Forward, in the order of Fig. 4
 
     def _embed(self, images: Tensor) -> tuple[Tensor, Grid]:
-        require_images(images, self.in_chans)
+        require_images(images, self.in_chans, self.norm.weight.dtype)
         grid_size = grid_of((images.shape[2], images.shape[3]), self.patch_size)
         x = self.patch_embed(images)
         if self.num_gated_blocks == 0:
@@ -253,15 +228,17 @@ class VisionTransformer(nn.Module):
     def _before_block(self, index: int, x: Tensor) -> Tensor:
         return self._join_tokens(x) if index == self.num_gated_blocks and index > 0 else x
 
+    def _run_block(self, index: int, x: Tensor, grid_size: Grid) -> Tensor:
+        x = self._before_block(index, x)
+        if self.grad_checkpointing and torch.is_grad_enabled():
+            return checkpoint(self.blocks[index], x, grid_size, use_reentrant=False)
+        return self.blocks[index](x, grid_size)
+
     def forward_features(self, images: Tensor) -> Tensor:
         """Images → normalised tokens [B, prefix + N, width]."""
         x, grid_size = self._embed(images)
-        for index, block in enumerate(self.blocks):
-            x = self._before_block(index, x)
-            if self.grad_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, grid_size, use_reentrant=False)
-            else:
-                x = block(x, grid_size)
+        for index in range(len(self.blocks)):
+            x = self._run_block(index, x, grid_size)
         return self.norm(x)
 
     def forward_attention(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -281,13 +258,11 @@ class VisionTransformer(nn.Module):
 
         `indices`: which blocks (negative counts from the end), the last n for a number, all by default.
         """
-        depth = len(self.blocks)
-        chosen = range(depth - indices, depth) if isinstance(indices, int) else indices
-        wanted = set(range(depth)) if chosen is None else {index % depth for index in chosen}
+        wanted = chosen_layers(indices, len(self.blocks))
         x, grid_size = self._embed(images)
         maps = []
-        for index, block in enumerate(self.blocks):
-            x = block(self._before_block(index, x), grid_size)
+        for index in range(len(self.blocks)):
+            x = self._run_block(index, x, grid_size)
             if index in wanted:
                 patches = (self.norm(x) if norm else x)[:, x.shape[1] - grid_size[0] * grid_size[1] :]
                 maps.append(patches.transpose(1, 2).unflatten(2, grid_size))

@@ -76,5 +76,8 @@ def load_timm_weights(model: nn.Module, state: Mapping[str, Tensor]) -> None:
             for what, names in (("missing", missing), ("unknown", unknown), ("of another shape", misshapen))
             if names
         ]
-        raise ValueError(f"these weights are not for this model: {'; '.join(listed)}")
+        raise ValueError(
+            f"these weights are not for this model: {'; '.join(listed)}. Build it with the weights' own classes and "
+            "input size (set_input_size comes after loading), and give the state dict, not a checkpoint around it"
+        )
     model.load_state_dict(given)

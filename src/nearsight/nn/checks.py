@@ -1,12 +1,26 @@
 """Checks that several layers and models share; each error names the value and the remedy."""
 
+import torch
 from torch import Tensor
+
+
+def require_positive(**values: int) -> None:
+    """Whole numbers of at least 1, by the names the caller knows them by."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+
+
+def require_share(**values: float) -> None:
+    """Rates and probabilities: from 0 up to, but not including, 1."""
+    for name, value in values.items():
+        if not isinstance(value, int | float) or not 0 <= value < 1:
+            raise ValueError(f"{name} must lie in [0, 1), not {value!r}")
 
 
 def require_divisible(dim: int, num_heads: int, what: str = "dim") -> int:
     """Channels of a head, or an error that names the nearest width that works."""
-    if num_heads < 1:
-        raise ValueError(f"num_heads must be at least 1, not {num_heads}")
+    require_positive(**{what: dim, "num_heads": num_heads})
     if dim % num_heads:
         nearest = max(round(dim / num_heads), 1) * num_heads
         raise ValueError(f"{what}={dim} is not divisible by num_heads={num_heads}; use {what}={nearest}, for example")
@@ -18,8 +32,8 @@ def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
 
 
-def require_images(x: Tensor, channels: int) -> None:
-    """A batch of images [B, channels, H, W]."""
+def require_images(x: Tensor, channels: int, dtype: torch.dtype) -> None:
+    """A batch of images [B, channels, H, W] in the type of the weights (under autocast any floating type will do)."""
     if x.ndim != 4:
         raise ValueError(f"expected images [batch, {channels}, height, width], got shape {list(x.shape)}")
     if x.shape[1] != channels:
@@ -27,6 +41,12 @@ def require_images(x: Tensor, channels: int) -> None:
             "; move the channels to axis 1" if x.shape[-1] == channels else f"; build it with {x.shape[1]} channels"
         )
         raise ValueError(f"expected {channels} channels, got {x.shape[1]} in shape {list(x.shape)}{remedy}")
+    if x.shape[2] < 1 or x.shape[3] < 1:
+        raise ValueError(f"images of {x.shape[2]}x{x.shape[3]} have no pixels")
+    if not x.is_floating_point():
+        raise ValueError(f"expected floating-point images, got {x.dtype}; divide by 255 and normalise them first")
+    if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+        raise ValueError(f"images are {x.dtype} but the weights {dtype}; convert one with .to(…), or use autocast")
 
 
 def require_tokens(x: Tensor, dim: int, grid_size: tuple[int, int] | None = None) -> None:

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from .. import functional as equations
 from .. import kernels
 from ..functional import Border
-from .checks import require_choice, require_divisible, require_images
+from .checks import require_choice, require_divisible, require_images, require_positive
 
 Positions = Literal["relative", "absolute", "none"]
 Projections = Literal["full", "grouped"]
@@ -53,8 +53,7 @@ class LocalSelfAttention2d(nn.Module):
         require_choice("border", border, ("mask", "zeros"))
         require_choice("projections", projections, ("full", "grouped"))
         require_choice("downsample", downsample, ("pool", "stride"))
-        if kernel_size < 1 or stride < 1:
-            raise ValueError(f"kernel_size and stride must be at least 1, not {kernel_size} and {stride}")
+        require_positive(in_channels=in_channels, kernel_size=kernel_size, stride=stride)
         self.head_dim = require_divisible(out_channels, num_heads, "out_channels")
         if positions == "relative" and self.head_dim % 2:
             raise ValueError(
@@ -96,7 +95,7 @@ class LocalSelfAttention2d(nn.Module):
 
     def forward(self, x: Tensor, need_weights: bool = False):
         """x → y, or (y, weights [B, rows, cols, heads, k, k] of every query, before any pooling)."""
-        require_images(x, self.in_channels)
+        require_images(x, self.in_channels, self.weight.dtype)
         pixels = x.permute(0, 2, 3, 1)
         if self.positions == "absolute":
             pixels = pixels + sinusoidal_positions(pixels.shape[1:], device=x.device, dtype=x.dtype)
@@ -126,8 +125,7 @@ class LocalSelfAttention2d(nn.Module):
             stride=stride,
             border=self.border,
         )
-        out = torch.einsum("bijnrc,bijndrc->bijnd", weights, equations.windows(value, self.kernel_size, stride))
-        return self._finish(out), weights
+        return self._finish(equations.apply_local_weights(weights, value, stride)), weights
 
     def _project(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """[B,H,W,in] → query, value and key [B,H,W,heads,d], views of one product so that x is read once."""

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from .. import functional as equations
 from .. import kernels
 from ..geometry import Grid, head_centers
-from .checks import require_choice, require_divisible, require_tokens
+from .checks import require_choice, require_divisible, require_positive, require_tokens
 from .self_attention import identity_values
 
 Init = Literal["convolutional", "random"]
@@ -38,6 +38,7 @@ class _GridAttention(nn.Module):
             raise ValueError(f"locality_strength must be positive, not {locality_strength}; use init='random' for none")
         self.dim, self.num_heads = dim, num_heads
         self.head_dim = require_divisible(dim, num_heads) if head_dim is None else head_dim
+        require_positive(head_dim=self.head_dim)
         self.locality_strength, self.init, self.centers_on_patches = locality_strength, init, centers_on_patches
         inner = num_heads * self.head_dim
         self.qk = nn.Linear(dim, 2 * inner, bias=qkv_bias)
@@ -147,8 +148,15 @@ class GatedPositionalSelfAttention(_GridAttention):
         cls, conv: nn.Conv2d, *, locality_strength: float = 50.0, gate: float = 40.0
     ) -> "GatedPositionalSelfAttention":
         """The layer that computes `conv` (square, stride 1, replicate padding) with k² heads, one for each offset."""
-        if conv.stride != (1, 1) or conv.dilation != (1, 1) or conv.groups != 1:
-            raise ValueError("only a convolution of stride 1, dilation 1 and one group becomes attention heads")
+        shape = {"stride": conv.stride, "dilation": conv.dilation, "groups": conv.groups}
+        if shape != {"stride": (1, 1), "dilation": (1, 1), "groups": 1}:
+            raise ValueError(f"only a convolution of stride 1, dilation 1 and one group becomes heads, not {shape}")
+        same = tuple((side - 1) // 2 for side in conv.kernel_size)
+        if conv.padding_mode != "replicate" or conv.padding not in ("same", same):
+            raise ValueError(
+                f"attention at the image's edge is replicate padding that keeps the size; got padding={conv.padding}, "
+                f"padding_mode={conv.padding_mode!r}: use padding='same', padding_mode='replicate'"
+            )
         weight = conv.weight.detach()
         parts = equations.attention_from_convolution(weight, locality_strength=locality_strength)
         layer = cls(

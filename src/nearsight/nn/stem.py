@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from .. import functional as equations
 from .. import kernels
 from ..geometry import window_padding
-from .checks import require_choice, require_divisible, require_images
+from .checks import require_choice, require_divisible, require_images, require_positive
 
 Values = Literal["spatial", "convolution", "plain"]
 
@@ -35,6 +35,7 @@ class AttentionStem2d(nn.Module):
     ) -> None:
         super().__init__()
         require_choice("values", values, ("spatial", "convolution", "plain"))
+        require_positive(in_channels=in_channels, block_size=block_size, num_mixtures=num_mixtures)
         self.head_dim = require_divisible(out_channels, num_heads, "out_channels")
         self.in_channels, self.out_channels, self.num_heads = in_channels, out_channels, num_heads
         self.block_size, self.values = block_size, values
@@ -62,7 +63,7 @@ class AttentionStem2d(nn.Module):
 
     def forward(self, x: Tensor, need_weights: bool = False):
         """x → y, or (y, weights [B, H/block, W/block, heads, block², block²])."""
-        require_images(x, self.in_channels)
+        require_images(x, self.in_channels, self.query_key.dtype)
         if x.shape[2] % self.block_size or x.shape[3] % self.block_size:
             raise ValueError(
                 f"image size {x.shape[2]}x{x.shape[3]} is not divisible by the stem's block of {self.block_size}; "
@@ -71,11 +72,9 @@ class AttentionStem2d(nn.Module):
         pixels = x.permute(0, 2, 3, 1)
         query, key = F.linear(pixels, self.query_key.flatten(0, 1)).unflatten(-1, (2, self.num_heads, -1)).unbind(3)
         value = self._values(x, pixels).unflatten(-1, (self.num_heads, -1))
-        out = equations.block_attention(query, key, value, self.block_size)
-        y = out.flatten(3).permute(0, 3, 1, 2)
-        if need_weights:
-            return y, equations.block_attention_weights(query, key, self.block_size)
-        return y
+        weights = equations.block_attention_weights(query, key, self.block_size)
+        y = equations.apply_block_weights(weights, value, self.block_size).flatten(3).permute(0, 3, 1, 2)
+        return (y, weights) if need_weights else y
 
     def _values(self, x: Tensor, pixels: Tensor) -> Tensor:
         if self.values == "spatial":

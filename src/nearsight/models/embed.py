@@ -1,0 +1,41 @@
+"""From images to tokens: patches projected at once, or a few strided convolutions."""
+
+from torch import Tensor, nn
+
+
+class PatchEmbed(nn.Module):
+    """Cut the image into patches and project each: [B, C, H, W] → tokens [B, N, width]."""
+
+    def __init__(self, patch_size: int, in_chans: int, width: int) -> None:
+        super().__init__()
+        self.proj = nn.Conv2d(in_chans, width, kernel_size=patch_size, stride=patch_size)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.proj(images).flatten(2).transpose(1, 2)
+
+
+class ConvPatchEmbed(nn.Module):
+    """The same grid of tokens from a few strided 3×3 convolutions: [B, C, H, W] → [B, N, width].
+
+    Neither paper has it. Halving the image step by step instead of cutting it at once helps where pictures are few.
+    """
+
+    def __init__(self, patch_size: int, in_chans: int, width: int) -> None:
+        super().__init__()
+        num_halvings = patch_size.bit_length() - 1
+        if patch_size < 2 or 2**num_halvings != patch_size:
+            raise ValueError(f"stem='conv' halves the image step by step; patch_size={patch_size} is no power of two")
+        layers: list[nn.Module] = []
+        channels = in_chans
+        for step in range(num_halvings + 1):  # one layer at full size, then one for each halving
+            out = max(width >> (num_halvings - step), 1)
+            layers += [
+                nn.Conv2d(channels, out, 3, stride=1 if step == 0 else 2, padding=1, bias=False),
+                nn.BatchNorm2d(out),
+                nn.ReLU(inplace=True),
+            ]
+            channels = out
+        self.layers = nn.Sequential(*layers, nn.Conv2d(width, width, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layers(images).flatten(2).transpose(1, 2)

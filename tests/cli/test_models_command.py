@@ -1,0 +1,53 @@
+"""The `models` verb in a real process, and the README's Python."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def nearsight(*arguments, **options):
+    command = [sys.executable, "-c", "from nearsight.cli.app import main; main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+def test_lists_models_beside_their_papers(tmp_path):
+    result = nearsight("models", "sasa_resnet26*", "--json", str(tmp_path / "models.json"))
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"sasa_resnet26_convstem .* 10\.33M .* 4\.48B .* 10\.3M / 4\.5B / 75\.8", result.stdout)
+    rows = json.loads((tmp_path / "models.json").read_text())
+    assert [row["name"] for row in rows] == ["sasa_resnet26", "sasa_resnet26_convstem"]
+    assert rows[1]["reported"]["source"] == "SASA, Table 1"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["models", "nothing*"], "no model matches 'nothing*'"),
+        (["models", "resnet26", "--img-size", "-16"], "an image size is one side"),
+        (["models", "resnet26", "--json", "/no/such/folder/a.json"], "No such file or directory"),
+        (["modles"], 'Did you mean "models"'),
+    ],
+)
+def test_a_users_mistake_is_one_message_and_exit_code_2(arguments, message):
+    result = nearsight(*arguments)
+    assert result.returncode == 2
+    assert message in result.stdout + result.stderr
+    assert "Traceback" not in result.stdout + result.stderr
+
+
+def test_help_does_not_import_torch():
+    code = "import sys\nfrom nearsight.cli.app import app\napp(['--help'])\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
+
+
+def test_the_readmes_python_runs():
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.S)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, "README.md", "exec"), {})
