@@ -19,7 +19,7 @@ def nearsight(*arguments, **options):
 def test_lists_models_beside_their_papers(tmp_path):
     result = nearsight("models", "sasa_resnet26*", "--json", str(tmp_path / "models.json"))
     assert result.returncode == 0, result.stderr
-    assert re.search(r"sasa_resnet26_convstem .* 10\.33M .* 4\.48B .* 10\.3M / 4\.5B / 75\.8", result.stdout)
+    assert re.search(r"sasa_resnet26_convstem .*10\.33M .*4\.48B .*10\.3M / 4\.5B / 75\.8", result.stdout)
     rows = json.loads((tmp_path / "models.json").read_text())
     assert [row["name"] for row in rows] == ["sasa_resnet26", "sasa_resnet26_convstem"]
     assert rows[1]["reported"]["source"] == "SASA, Table 1"

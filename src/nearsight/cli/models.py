@@ -33,9 +33,9 @@ def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | N
     if not names:
         raise ValueError(f"no model matches {pattern!r}; `nearsight models` lists them all")
     console = Console()
-    table = Table(box=SIMPLE, caption="reported: parameters / operations / ImageNet top-1")
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0), caption="reported: parameters / operations / ImageNet top-1")
     table.add_column("name", no_wrap=True)
-    for heading in ("input", "parameters", "operations", "reported"):
+    for heading in ("input", "params", "operations", "reported"):
         table.add_column(heading, justify="right", no_wrap=True)
     rows = []
     for name in track(names, "counting", console=Console(stderr=True), transient=True):
