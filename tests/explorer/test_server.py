@@ -152,7 +152,13 @@ def test_only_known_hosts_and_origins(client, sources):
 def test_other_machines_need_a_token(sources):
     with pytest.raises(ValueError, match="needs a token"):
         make_app(sources, host="0.0.0.0")
+    with TestClient(make_app(sources, host="0.0.0.0", token="s3cret"), base_url="http://any.example") as client:
+        assert client.get("/api/models").status_code == 403
+        assert client.get("/api/models", params={"token": "s3cret"}).status_code == 200
+    with pytest.raises(ValueError, match="needs a token"):
+        Guard(None, hosts=None, token=None)
     with TestClient(make_app(sources, host="box.local", token="s3cret"), base_url="http://box.local") as client:
+        assert client.get("/api/models", headers={"host": "evil.example"}).status_code == 400
         assert client.get("/api/models").status_code == 403
         assert client.get("/api/models", params={"token": "wrong"}).status_code == 403
         assert client.get("/", params={"token": "s3cret"}, follow_redirects=False).status_code == 303
@@ -172,7 +178,9 @@ def test_other_machines_need_a_token(sources):
     ],
 )
 def test_nothing_outside_the_page_is_served(client, path):
-    assert client.get(path).status_code == 404
+    answer = client.get(path)
+    assert answer.status_code == 404
+    assert answer.json() == {"error": "Not Found"}
 
 
 @pytest.mark.parametrize(

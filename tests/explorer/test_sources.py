@@ -6,7 +6,7 @@ import torch
 from explorer_helpers import make_run
 from safetensors.torch import save_file
 
-from nearsight.explorer.sources import ModelSource, RunSource, open_source, untrained_copy
+from nearsight.explorer.sources import ModelSource, RunSource, open_source, untrained
 from nearsight.models import create_model
 
 
@@ -22,8 +22,7 @@ def test_a_run_has_its_beginning_and_its_snapshots(tmp_path):
     assert source.load(8).head.bias.tolist() == [0.0, 0.0, 8.0]
     assert source.load(0).head.bias.tolist() == [0.0] * 3
     assert not source.load(8).training
-    beginning = untrained_copy(source, source.load())
-    torch.testing.assert_close(beginning.state_dict(), source.load(0).state_dict())
+    torch.testing.assert_close(untrained(source).state_dict(), source.load(0).state_dict())
     with pytest.raises(ValueError, match="step-00000005"):
         source.load(5)
 

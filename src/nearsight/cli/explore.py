@@ -33,10 +33,11 @@ def explore(
     weights
         A .safetensors or .pth file of weights for a model given by name.
     """
+    import contextlib
     import secrets
     import socket
 
-    from nearsight.explorer.guard import is_loopback
+    from nearsight.explorer.guard import is_every_address, is_loopback
     from nearsight.explorer.sources import open_source
 
     try:
@@ -60,12 +61,14 @@ def explore(
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen()
     except OSError as error:
         listener.close()
         raise ValueError(
             f"cannot serve on {host}:{port} ({error.strerror}); choose another --port, or 0 for any"
         ) from error
-    shown = f"[{host}]" if ":" in host else host
+    reached = socket.gethostname() if is_every_address(host) else host
+    shown = f"[{reached}]" if ":" in reached else reached
     address = f"http://{shown}:{listener.getsockname()[1]}/" + (f"?token={token}" if token else "")
     print(f"looking inside {', '.join(source.name for source in opened)}: {address}  (Ctrl+C ends it)", flush=True)
     if open_browser:
@@ -73,6 +76,7 @@ def explore(
 
         webbrowser.open(address)
     config = uvicorn.Config(app, log_level="warning", limit_concurrency=64, timeout_keep_alive=30, access_log=False)
-    with listener:
+    # The server stops in good order on Ctrl+C and then raises it again for whoever started it.
+    with listener, contextlib.suppress(KeyboardInterrupt):
         uvicorn.Server(config).run(sockets=[listener])
     return 0

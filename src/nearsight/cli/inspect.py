@@ -98,14 +98,14 @@ def _from_models(
     num_images: int,
 ) -> list[Path]:
     from nearsight.analysis import figures
-    from nearsight.explorer.sources import image_size, untrained_copy
+    from nearsight.explorer.sources import image_size, untrained
 
     models = {source.name: source.load() for source in sources}
     model = next(iter(models.values()))
     if figure == "3":
         return figures.figure3(model, _pictures(files, 1)[0][1] if files else None, path, query=query)
     if figure == "15":
-        before = {f"{source.name} before": untrained_copy(source, models[source.name]) for source in sources}
+        before = {f"{source.name} before": untrained(source) for source in sources}
         after = {f"{name} after": model for name, model in models.items()}
         size = image_size(sources[0], model)
         return figures.averaged_figure(

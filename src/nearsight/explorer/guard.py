@@ -34,6 +34,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_every_address(host: str) -> bool:
+    """0.0.0.0 and ::, which stand for all addresses of this machine."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
 class BodyTooLargeError(Exception):
     """The body passed the cap while it was being read."""
 
@@ -41,12 +49,17 @@ class BodyTooLargeError(Exception):
 class Guard:
     """ASGI middleware.
 
-    `hosts`: names the Host header may have (a page elsewhere that resolves its own name to this machine is refused).
+    `hosts`: names the Host header may have (a page elsewhere that resolves its own name to this machine is refused);
+    None for any, where a token keeps such pages out.
     `token`: when given, every request must carry it, once as `?token=` (it becomes a cookie) or in that cookie.
     Requests that another site's page makes are refused by their Origin. Bodies are counted while they stream in.
     """
 
-    def __init__(self, app: ASGIApp, *, hosts: frozenset[str], token: str | None, max_body: int = MAX_BODY) -> None:
+    def __init__(
+        self, app: ASGIApp, *, hosts: frozenset[str] | None, token: str | None, max_body: int = MAX_BODY
+    ) -> None:
+        if hosts is None and not token:
+            raise ValueError("a server that answers to any host name needs a token")
         self.app, self.hosts, self.token, self.max_body = app, hosts, token, max_body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,7 +95,7 @@ class Guard:
 
     def _refusal(self, scope: Scope):
         headers = Headers(scope=scope)
-        if _host_name(headers.get("host", "")) not in self.hosts:
+        if self.hosts is not None and _host_name(headers.get("host", "")) not in self.hosts:
             return _error(400, "this server does not answer to that host name")
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != headers.get("host"):

@@ -15,10 +15,11 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from fastapi.staticfiles import StaticFiles
 from PIL import Image
 from pydantic import BaseModel, Field
+from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from nearsight.data import BadImage
 from nearsight.data.decode import Limits, decode_image
-from nearsight.explorer.guard import MAX_BODY, Guard, is_loopback
+from nearsight.explorer.guard import MAX_BODY, Guard, is_every_address, is_loopback
 from nearsight.explorer.sources import Source
 from nearsight.explorer.store import BusyError, Store
 
@@ -46,11 +47,12 @@ def make_app(sources: Sequence[Source], *, host: str = "127.0.0.1", token: str |
         raise ValueError(f"serving on {host} lets other machines in, which needs a token")
     store = Store(sources)
     app = FastAPI(title="nearsight explorer", docs_url=None, redoc_url=None, openapi_url=None)
-    app.add_middleware(Guard, hosts=LOOPBACK | {host.lower()}, token=token)
+    hosts = None if is_every_address(host) else LOOPBACK | {host.lower()}
+    app.add_middleware(Guard, hosts=hosts, token=token)
     page = files("nearsight.explorer") / "static"
 
-    @app.exception_handler(HTTPException)
-    async def answer_error(request: Request, error: HTTPException) -> JSONResponse:
+    @app.exception_handler(StarletteHTTPException)
+    async def answer_error(request: Request, error: StarletteHTTPException) -> JSONResponse:
         return JSONResponse({"error": error.detail}, status_code=error.status_code)
 
     @app.exception_handler(RequestValidationError)

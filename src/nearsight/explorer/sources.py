@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -124,11 +123,9 @@ def image_size(source: Source, model: nn.Module) -> tuple[int, int]:
     return size
 
 
-def untrained_copy(source: Source, model: nn.Module) -> nn.Module:
-    """What `model` was before training: exactly for a run, a model like it otherwise."""
-    if isinstance(source, RunSource):
-        return source.load(0)
-    return ModelSource(source.spec).load() if not source.spec.startswith("timm:") else copy.deepcopy(model)
+def untrained(source: Source) -> nn.Module:
+    """What a source was before training: exactly for a run, a model like it otherwise."""
+    return source.load(0) if isinstance(source, RunSource) else ModelSource(source.spec).load()
 
 
 def _load(model: nn.Module, weights: dict[str, Tensor], origin: str) -> None:
