@@ -22,10 +22,10 @@ def make_folder(root: Path, per_class: int = 12, classes: tuple[str, ...] = ("am
     return root
 
 
-def image_recipe(data: Path, **changes) -> dict:
+def image_recipe(folder: Path, /, **changes) -> dict:
     """A ConViT of a few thousand weights at 8 px, streamed, three epochs."""
     settings = {
-        "data": str(data),
+        "data": str(folder),
         "model": "convit_nano_32",
         "image_size": 8,
         "patch_size": 4,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,12 @@ class _PlainLoader(yaml.SafeLoader):
             mark = self.peek_event().start_mark
             raise yaml.YAMLError(f"line {mark.line + 1}: aliases are not read")
         return super().compose_node(parent, index)
+
+
+# YAML 1.1 takes 3e-4 for a word because it has no point.
+_PlainLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+"), list("-+0123456789")
+)
 
 
 def resolve_recipe(name: str = "", file: str | Path | None = None, flags: dict[str, Any] | None = None) -> Recipe:

@@ -1,0 +1,242 @@
+"""Classification through the engine's eyes: same samples however the batch is cut, teachers, reports, later use."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from pictures import image_recipe, make_folder
+from PIL import Image
+from toy import toy_recipe
+
+from nearsight.train.classification import ClassificationTask
+from nearsight.train.compare import compare_runs, comparison_plot, welch_p
+from nearsight.train.reading import evaluate_run, predict_images
+from nearsight.train.recipe_file import apply_changes
+from nearsight.train.runfolder import RunFolder
+from nearsight.train.runner import train
+from nearsight.train.task import Place
+
+CPU = torch.device("cpu")
+AWFUL = "<script>alert('$x$')</script>"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_folder(tmp_path_factory.mktemp("data") / "pictures", classes=("amber", "blue", AWFUL.replace("/", "∕")))
+
+
+def _recipe(folder, /, **changes):
+    return apply_changes(toy_recipe(), image_recipe(folder, **changes), where="test")
+
+
+@pytest.fixture(scope="module")
+def run(folder, tmp_path_factory):
+    """A finished run with everything on: EMA, mixing, report."""
+    path = tmp_path_factory.mktemp("runs") / "first"
+    recipe = _recipe(folder, resident="on", report=True, epochs=2.0)
+    train(recipe, RunFolder(path))
+    return path
+
+
+@pytest.mark.parametrize("resident", ["on", "off"])
+def test_a_global_batch_is_the_same_however_it_is_cut(folder, resident):
+    recipe = _recipe(folder, batch=12, resident=resident)
+    task = ClassificationTask(recipe)
+    assert task.batch_multiple == 4  # images mix in groups that divide the batch
+    step = torch.tensor(5)
+
+    def global_batch(world: int, micro: int):
+        pieces = []
+        for rank in range(world):
+            feed = task.feed(5, Place(CPU, rank, world, micro))
+            for index, inputs in enumerate(next(feed)):
+                pieces.append(task.prepare(inputs, step, rank * (12 // world) + index * micro))
+        return torch.cat([p.inputs for p in pieces]), torch.cat([p.targets.labels for p in pieces])
+
+    images, targets = global_batch(1, 12)
+    assert images.shape == (12, 3, 8, 8)
+    assert targets.shape == (12, 3)
+    torch.testing.assert_close(targets.sum(dim=1), torch.ones(12))
+    for world, micro in ((1, 4), (3, 4)):
+        others, other_targets = global_batch(world, micro)
+        torch.testing.assert_close(others, images)
+        torch.testing.assert_close(other_targets, targets)
+
+
+def test_without_mixing_labels_stay_labels(folder):
+    task = ClassificationTask(_recipe(folder, mixup=0.0, cutmix=0.0))
+    assert task.batch_multiple == 1
+    feed = task.feed(0, Place(CPU, micro_batch=6))
+    batch = task.prepare(next(feed)[0], torch.tensor(0), 0)
+    assert batch.targets.labels.dtype == torch.int64
+    logits = torch.randn(6, 3)
+    expected = torch.nn.functional.cross_entropy(logits, batch.targets.labels, label_smoothing=0.1)
+    assert task.loss(logits, batch) == expected
+
+
+def test_evaluation_counts_every_image_once(folder):
+    task = ClassificationTask(_recipe(folder))
+    names = {}
+    for world in (1, 3):
+        seen = torch.cat(
+            [b.indices for rank in range(world) for b in task.data.eval_batches("val", Place(CPU, rank, world))]
+        )
+        names[world] = sorted(seen.tolist())
+    assert names[1] == names[3] == list(range(12))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch": 60}, "batch 60 exceeds the 36 training images|batch 60 is larger"),
+        ({"data": ""}, "no data was given"),
+        ({"model": "convit_mini"}, "no model is named 'convit_mini'"),
+        ({"model_options": {"widht": 3}}, "widht"),
+        ({"first_classes": 9}, "number of classes must be in 1..3"),
+    ],
+)
+def test_mistakes_are_found_before_any_work(folder, tmp_path, changes, words):
+    with pytest.raises(ValueError, match=words):
+        train(_recipe(folder, **changes), RunFolder(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_fraction_keeps_the_same_images_and_lists_them(folder):
+    task = ClassificationTask(_recipe(folder, fraction=0.5))
+    names = task.files()["train_images.txt"].split()
+    assert len(names) == 18
+    assert task.recipe.total_epochs == 6
+    assert ClassificationTask(_recipe(folder, fraction=0.5, seed=9)).files()["train_images.txt"].split() == names
+
+
+def test_report_is_complete_and_harmless(run):
+    page = (run / "report.html").read_text()
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert not re.search(r"(src|href)=\"(?!data:)", page)
+    assert page.count("data:image/png;base64,") >= 5
+    for name in ("results", "confusion_matrix", "gates", "nonlocality", "attention_maps"):
+        width, height = Image.open(run / f"{name}.png").size
+        assert width > 200
+        assert height > 150
+
+
+def test_the_record_of_a_run_has_no_private_paths(run, monkeypatch):
+    environment = (run / "env.json").read_text()
+    record = json.loads(environment)
+    assert record["packages"]["torch"] == torch.__version__.split("+")[0] or record["packages"]["torch"]
+    assert "/" not in environment.replace("Linux", "")
+
+
+def test_evaluating_and_predicting_with_a_run(run, folder):
+    origin, split, values = evaluate_run(run, device="cpu")
+    assert split == "val"
+    assert "3 classes" in origin
+    selected = json.loads((run / "done.json").read_text())["selected"]["value"]
+    assert values["top1"] == pytest.approx(selected)
+    _, _, elsewhere = evaluate_run(run, str(folder), split="train", device="cpu")
+    assert set(elsewhere) == set(values)
+    broken = run.parent / "broken.png"
+    broken.write_bytes(b"no")
+    predictions = predict_images(run, [folder / "val" / "amber", broken], top=2, device="cpu")
+    assert [bool(one.problem) for one in predictions] == [False] * 4 + [True]
+    for one in predictions[:4]:
+        assert len(one.classes) == 2
+        assert one.classes[0][1] >= one.classes[1][1]
+
+
+def test_predictions_agree_with_evaluation(run, folder):
+    _, _, values = evaluate_run(run, device="cpu")
+    predictions = predict_images(run, [folder / "val"], top=1, device="cpu")
+    right = [one.classes[0][0] == one.name.split("/")[-2] for one in predictions]
+    assert 100 * np.mean(right) == pytest.approx(values["top1"])
+
+
+def test_other_classes_are_refused(run, tmp_path):
+    other = make_folder(tmp_path / "other", classes=("amber", "blue", "dove"))
+    with pytest.raises(ValueError, match=r"does not have the run's classes; they differ in: .*dove"):
+        evaluate_run(run, str(other))
+    with pytest.raises(ValueError, match="no split 'test'"):
+        evaluate_run(run, split="test")
+    with pytest.raises(ValueError, match="is not a run"):
+        evaluate_run(tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "model"), [("hard", "convit_nano_32_distilled"), ("soft", "deit_nano_32")])
+def test_learning_from_another_run(run, folder, tmp_path, kind, model):
+    options = {"width": 36, "depth": 2}
+    if "convit" in model:
+        options["num_gated_blocks"] = 1
+    recipe = _recipe(
+        folder, model=model, model_options=options, teacher=str(run), distillation=kind, epochs=1.0, warmup_epochs=0.2
+    )
+    task = ClassificationTask(recipe)
+    feed = task.feed(0, Place(CPU, micro_batch=6))
+    batch = task.prepare(next(feed)[0], torch.tensor(0), 0)
+    assert batch.targets.teacher.shape == (6, 3)
+    module = task.training_module(task.build_model())
+    outputs = module(batch.inputs)
+    assert isinstance(outputs, tuple) == (kind == "hard")
+    by_teacher = outputs[1] if kind == "hard" else outputs
+    alone = dataclasses.replace(recipe, distill_weight=1.0)
+    task.recipe = alone
+    if kind == "hard":
+        expected = torch.nn.functional.cross_entropy(by_teacher, batch.targets.teacher.argmax(1))
+    else:
+        tau = recipe.distill_temperature
+        p = (batch.targets.teacher / tau).softmax(1)
+        expected = (p * (p.log() - (by_teacher / tau).log_softmax(1))).sum(1).mean() * tau**2
+    torch.testing.assert_close(task.loss(outputs, batch), expected)
+    assert train(recipe, RunFolder(tmp_path / "student"))["selected"] is not None
+
+
+def test_starting_from_another_runs_weights(run, folder, tmp_path):
+    task = ClassificationTask(_recipe(folder, init_from=str(run), first_classes=2))
+    model = task.build_model()
+    fresh = ClassificationTask(_recipe(folder)).build_model()
+    trained = ClassificationTask(_recipe(folder, init_from=str(run))).build_model()
+    assert model.head.weight.shape[0] == 2  # a new head for other classes
+    assert torch.equal(model.norm.weight, trained.norm.weight)
+    assert not torch.equal(trained.norm.weight, fresh.norm.weight)
+
+
+def test_comparing_runs(run, folder, tmp_path):
+    paths = [run]
+    for seed, model, options in ((1, "convit_nano_32", {"num_gated_blocks": 1}), (0, "deit_nano_32", {})):
+        recipe = _recipe(
+            folder,
+            resident="on",
+            epochs=2.0,
+            seed=seed,
+            model=model,
+            model_options={"width": 36, "depth": 2, **options},
+        )
+        path = tmp_path / f"{model}-{seed}"
+        train(recipe, RunFolder(path))
+        paths.append(path)
+    comparison = compare_runs(paths)
+    assert comparison.measure == "selected on val"
+    assert [setting.seeds for setting in comparison.settings] == [(0, 1), (0,)]
+    assert set(comparison.settings[0].differs) == {"model", "model_options"}
+    assert comparison.p_values == (None, None)  # one run on a side proves nothing
+    assert comparison_plot(comparison).startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="no measure 'test top1'"):
+        compare_runs(paths, "test top1")
+    with pytest.raises(ValueError, match="at least two"):
+        compare_runs(paths[:1])
+
+
+def test_welchs_p():
+    # Equal variances and sizes: t = −4.5826, 4 degrees of freedom; p from the t distribution's closed form for ν = 4.
+    first, second = [1.0, 2.0, 3.0], [5.0, 6.0, 7.0]
+    t2 = (4.0 / (2 / 3) ** 0.5) ** 2
+    x = t2 / (4 + t2)
+    expected = 1 - (1.5 * x**0.5 - 0.5 * x**1.5)
+    assert welch_p(first, second) == pytest.approx(expected, rel=1e-9)
+    assert welch_p([1.0], [2.0, 3.0]) is None
+    assert welch_p([1.0, 1.0], [2.0, 2.0]) is None

@@ -1,0 +1,162 @@
+"""The parts of an update: groups, schedule, average, precision, and a batch that may be cut in any way."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+from toy import ToyTask, toy_recipe
+
+from nearsight.models import create_model
+from nearsight.train.distributed import World
+from nearsight.train.ema import AveragedModel, ema_weight
+from nearsight.train.machine import smaller_micro_batch
+from nearsight.train.optimize import build_optimizer, decay_groups, learning_rate
+from nearsight.train.recipe import Recipe
+from nearsight.train.step import StepSettings, TrainStep
+from nearsight.train.task import Place
+from nearsight.train.workbench import Workbench
+
+
+def _names_of(model, parameters):
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return {names[id(parameter)] for parameter in parameters}
+
+
+@pytest.mark.parametrize(("positions", "gates"), [(False, False), (True, False), (True, True)])
+def test_decay_spares_vectors_positions_and_gates_by_choice(positions, gates):
+    model = create_model("convit_nano_32", num_classes=5)
+    groups = decay_groups(model, Recipe(decay_positions=positions, decay_gates=gates))
+    decayed, spared = (_names_of(model, group["params"]) for group in groups)
+    assert ("blocks.0.attn.v_pos" in decayed) == positions
+    assert ("blocks.0.attn.gate" in decayed) == gates
+    assert {"blocks.0.attn.qk.weight", "patch_embed.proj.weight", "head.weight"} <= decayed
+    assert {"pos_embed", "cls_token", "norm.weight", "blocks.0.mlp.fc1.bias"} <= spared
+    assert len(decayed) + len(spared) == len(list(model.parameters()))
+
+
+def test_frozen_parameters_are_not_optimised():
+    model = create_model("convit_nano_32", train_gate=False)
+    names = set().union(*(_names_of(model, group["params"]) for group in decay_groups(model, Recipe())))
+    assert "blocks.0.attn.gate" not in names
+
+
+def test_learning_rate_warms_up_and_follows_a_cosine():
+    recipe = Recipe(
+        epochs=10.0, warmup_epochs=2.0, lr=1e-3, lr_batch=512, batch=1024, warmup_lr=1e-6, min_lr=1e-5, mixup=0.0
+    )
+    rates = [learning_rate(step, 100, recipe) for step in range(100)]
+    assert rates[0] == pytest.approx(1e-6)
+    assert max(rates) == rates[20] == pytest.approx(2e-3)
+    assert rates[60] == pytest.approx((2e-3 + 1e-5) / 2)
+    assert rates[99] == pytest.approx(1e-5, rel=0.1)
+    assert all(later < earlier for earlier, later in itertools.pairwise(rates[20:]))
+
+
+def test_average_trails_the_weights():
+    source = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    average = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    average.load_state_dict(source.state_dict())
+    trailing = AveragedModel(source, average)
+    before = source[0].weight.detach().clone()
+    with torch.no_grad():
+        source[0].weight += 1
+    source[1].running_mean += 5
+    trailing.update(torch.tensor(0.25))
+    torch.testing.assert_close(average[0].weight, before + 0.25)
+    assert torch.equal(average[1].running_mean, source[1].running_mean)
+    assert ema_weight(0, 0.999) == 0.9
+    assert ema_weight(10**6, 0.999) == pytest.approx(0.001)
+
+
+def _run_steps(recipe, *, micro, precision=torch.float32, steps=6, compile=False):
+    task = ToyTask(recipe)
+    bench = Workbench(task, recipe, World(), torch.device("cpu"))
+    settings = StepSettings(
+        torch.device("cpu"), precision, recipe.clip_grad, micro, recipe.batch // micro, steps, compile, capture=False
+    )
+    step = TrainStep(task, bench, settings, World())
+    feed = task.feed(0, Place(torch.device("cpu"), micro_batch=micro))
+    for number in range(steps):
+        step(number, next(feed), 1e-2, 0.1, seed=number)
+    return step.read(), {name: value.clone() for name, value in bench.model.state_dict().items()}
+
+
+@pytest.mark.parametrize("changes", [{}, {"optimizer": "sgd"}, {"clip_grad": 0.1}])
+def test_any_cut_of_the_batch_gives_the_same_updates(changes):
+    recipe = toy_recipe(drop_path=0.0, **changes)
+    whole, whole_weights = _run_steps(recipe, micro=16)
+    parts, part_weights = _run_steps(recipe, micro=4)
+    assert [one.loss for one in parts] == pytest.approx([one.loss for one in whole], abs=1e-6)
+    assert [one.grad_norm for one in parts] == pytest.approx([one.grad_norm for one in whole], rel=1e-4)
+    torch.testing.assert_close(part_weights, whole_weights, atol=1e-5, rtol=1e-4)
+
+
+def test_clipping_limits_what_the_optimiser_sees():
+    free, _ = _run_steps(toy_recipe(drop_path=0.0, optimizer="sgd", weight_decay=0.0), micro=16, steps=1)
+    clipped, clipped_weights = _run_steps(
+        toy_recipe(drop_path=0.0, optimizer="sgd", weight_decay=0.0, clip_grad=0.01), micro=16, steps=1
+    )
+    assert clipped[0].grad_norm == free[0].grad_norm > 0.01  # what is logged is the norm before clipping
+    start = Workbench(ToyTask(toy_recipe()), toy_recipe(drop_path=0.0), World(), torch.device("cpu")).model.state_dict()
+    moved = math.sqrt(sum((clipped_weights[name] - start[name]).square().sum().item() for name in start))
+    # Nesterov's first step is (1 + momentum) times the gradient.
+    assert moved == pytest.approx(0.01 * 1.9 * 1e-2, rel=0.2)
+
+
+def test_bf16_learns_like_fp32():
+    full, _ = _run_steps(toy_recipe(drop_path=0.0), micro=16, steps=30)
+    half, _ = _run_steps(toy_recipe(drop_path=0.0), micro=16, steps=30, precision=torch.bfloat16)
+    assert half[-1].loss == pytest.approx(full[-1].loss, rel=0.05)
+    assert half[-1].loss != full[-1].loss
+
+
+def test_fp16_scale_backs_off_and_recovers():
+    recipe = toy_recipe(drop_path=0.0)
+    task = ToyTask(recipe)
+    bench = Workbench(task, recipe, World(), torch.device("cpu"))
+    settings = StepSettings(torch.device("cpu"), torch.float16, 0.0, 16, 1, 4, compile=False, capture=False)
+    step = TrainStep(task, bench, settings, World())
+    assert step.scale.item() == 2.0**16
+    for bad in (1.0, 1.0, 0.0):
+        step._adapt_scale(torch.tensor(bad))
+    assert step.scale.item() == 2.0**14
+    step.growth.fill_(1999)
+    step._adapt_scale(torch.tensor(0.0))
+    assert (step.scale.item(), step.growth.item()) == (2.0**15, 0)
+
+
+def test_the_ring_must_be_read_in_time():
+    recipe = toy_recipe()
+    task = ToyTask(recipe)
+    bench = Workbench(task, recipe, World(), torch.device("cpu"))
+    settings = StepSettings(torch.device("cpu"), torch.float32, 0.0, 16, 1, 1, compile=False, capture=False)
+    step = TrainStep(task, bench, settings, World())
+    feed = task.feed(0, Place(torch.device("cpu"), micro_batch=16))
+    step(0, next(feed), 1e-2, 0.1, seed=0)
+    with pytest.raises(RuntimeError, match="read"):
+        step(1, next(feed), 1e-2, 0.1, seed=1)
+    assert len(step.read()) == 1
+    assert step.read() == []
+
+
+def test_optimizers_are_torchs_own_and_fused():
+    model = nn.Linear(3, 2)
+    adam = build_optimizer(model, Recipe(), torch.zeros(()))
+    sgd = build_optimizer(model, Recipe(optimizer="sgd"), torch.zeros(()))
+    assert isinstance(adam, torch.optim.AdamW)
+    assert adam.defaults["betas"] == (0.9, 0.999)
+    assert isinstance(sgd, torch.optim.SGD)
+    assert sgd.defaults["nesterov"]
+    assert adam.defaults["fused"]
+    assert sgd.defaults["fused"]
+
+
+@pytest.mark.parametrize(
+    ("micro", "multiple", "expected"), [(16, 1, 8), (12, 4, 4), (6, 3, 3), (5, 1, 1), (4, 4, None)]
+)
+def test_smaller_micro_batches_stay_whole_groups(micro, multiple, expected):
+    assert smaller_micro_batch(micro, multiple) == expected

@@ -1,0 +1,135 @@
+"""Recipes: checked when made, layered, read from files that may be hostile."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nearsight.train.recipe import Recipe, change_rule, differences
+from nearsight.train.recipe_file import freeze, read_changes, resolve_recipe, thaw
+from nearsight.train.recipes import RECIPES
+
+ROOT = Path(__file__).parents[2]
+EXPERIMENTS = sorted((ROOT / "recipes").glob("*.yaml"))
+
+
+def test_every_field_has_help_and_a_rule_for_resuming():
+    for field in dataclasses.fields(Recipe):
+        assert len(field.metadata["help"]) > 10, field.name
+        assert change_rule(field.name) in ("never", "override", "free")
+
+
+def test_the_papers_recipes():
+    deit, convit, plus, sasa = (RECIPES[name] for name in ("deit", "convit", "convit_plus", "sasa"))
+    for recipe in (deit, convit):
+        assert (recipe.optimizer, recipe.epochs, recipe.batch, recipe.weight_decay) == ("adamw", 300, 1024, 0.05)
+        assert recipe.peak_lr == pytest.approx(1e-3)
+        assert (recipe.mixup, recipe.cutmix, recipe.label_smoothing, recipe.erasing) == (0.8, 1.0, 0.1, 0.25)
+        assert (recipe.repeats, recipe.drop_path, recipe.randaugment_magnitude) == (3, 0.1, 9)
+    assert (deit.ema, convit.ema) == (0.99996, 0)
+    assert plus.peak_lr == pytest.approx(4e-4)
+    assert (sasa.optimizer, sasa.epochs, sasa.peak_lr, sasa.ema) == ("sgd", 130, 1.6, 0.9999)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"drop_path": 1.5}, "drop_path must be between 0 and 1, got 1.5"),
+        ({"epochs": 3.0, "warmup_epochs": 5.0}, "warmup_epochs"),
+        ({"image_size": 30, "patch_size": 4}, "not a multiple of patch_size 4"),
+        ({"optimizer": "adam"}, "optimizer must be one of adamw, sgd; got 'adam'"),
+        ({"batch": 16.5}, "batch must be a whole number, got 16.5"),
+        ({"batch": True}, "batch must be a whole number, got True"),
+        ({"lr": "fast"}, "lr must be a number, got 'fast'"),
+        ({"lr": float("nan")}, "lr must be between"),
+        ({"batch": 33}, "pairs: batch 33 must be even"),
+        ({"teacher": "runs/x"}, "belong together"),
+        ({"distillation": "hard"}, "belong together"),
+        ({"micro_batch": 48, "batch": 64}, "not a multiple of micro_batch 48"),
+    ],
+)
+def test_bad_values_are_named(changes, words):
+    with pytest.raises(ValueError, match=words):
+        Recipe(**changes)
+
+
+def test_layers_flags_over_file_over_recipe(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("recipe: convit\nlr: 3e-4\nepochs: 50\nmodel_options: {locality_strength: 2}\n")
+    recipe = resolve_recipe("", file, {"epochs": 60.0, "model_options": {"gate": 0.5}})
+    assert set(differences(RECIPES["convit"], recipe)) == {"lr", "epochs", "model_options"}
+    assert (recipe.lr, recipe.epochs) == (3e-4, 60.0)
+    assert recipe.model_options == {"locality_strength": 2, "gate": 0.5}
+    assert resolve_recipe("deit", file).ema == 0.99996  # a named recipe on the command line beats the file's
+
+
+def test_frozen_recipes_come_back(tmp_path):
+    recipe = RECIPES["sasa"].with_changes(data="päth/with: odd # name", model_options={"kernel_size": 5})
+    (tmp_path / "config.yaml").write_text(freeze(recipe), encoding="utf-8")
+    assert thaw(tmp_path / "config.yaml") == recipe
+
+
+def test_fewer_images_mean_more_epochs():
+    assert Recipe(epochs=30.0, fraction=0.1).total_epochs == pytest.approx(300)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("epoch: 3\n", "there is no field 'epoch'; did you mean 'epochs'"),
+        ("lr: [1, 2]\n", "lr must be a number"),
+        ("- lr\n", "mapping"),
+        ("lr: !!python/object/apply:os.system ['touch /tmp/nearsight-owned']\n", "not a plain YAML recipe"),
+        ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", "aliases"),
+        ("lr: 1\n" * 200_000, "at most 1,000,000"),
+        ("[" * 5000, "not a plain YAML recipe"),
+        ("data: 'a\n", "not a plain YAML recipe"),
+        ("? {a: b}\n: 3\n", "YAML|mapping"),
+    ],
+)
+def test_hostile_files_are_refused(tmp_path, text, words):
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=words):
+        resolve_recipe("small", file)
+    assert not Path("/tmp/nearsight-owned").exists()
+
+
+def test_unreadable_files_are_named(tmp_path):
+    with pytest.raises(ValueError, match="cannot read the recipe"):
+        resolve_recipe("small", tmp_path / "absent.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"data: \xff\xfe\n")
+    with pytest.raises(ValueError, match="not a plain YAML recipe"):
+        resolve_recipe("small", tmp_path / "latin.yaml")
+    with pytest.raises(ValueError, match="there is no recipe 'tiny'"):
+        resolve_recipe("tiny")
+
+
+def test_there_are_experiments():
+    assert len(EXPERIMENTS) >= 4
+
+
+@pytest.mark.parametrize("file", EXPERIMENTS, ids=lambda path: path.stem)
+def test_every_experiment_builds(file):
+    recipe = resolve_recipe("", file)
+    text = file.read_text()
+    for heading in ("# Command", "# Hardware", "# Time", "# Expected"):
+        assert heading in text, f"{file.name} does not say {heading[2:]}"
+    assert f"recipes/{file.name}" in text
+    assert yaml.safe_load(text)["model"] == recipe.model
+    if recipe.task == "classification":
+        import torch
+
+        from nearsight.train.classifier import build_classifier
+
+        with torch.device("meta"):
+            model = build_classifier(recipe, num_classes=10)
+        assert sum(parameter.numel() for parameter in model.parameters()) > 0
+
+
+def test_read_changes_of_an_empty_file(tmp_path):
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
+    assert read_changes(tmp_path / "empty.yaml") == {}

@@ -1,0 +1,185 @@
+"""Weights and checkpoints from strangers: nothing of them runs, every misfit is named."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import nearsight
+from nearsight.train.checkpoint import CheckpointStore
+from nearsight.train.exits import DiskError, NonFiniteError
+from nearsight.train.weights import load_weights, read_weights
+
+PACKAGE = Path(nearsight.__file__).parent
+
+
+class _Payload:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.target}",)
+
+
+@pytest.mark.parametrize("wrap", [lambda p: p, lambda p: {"model": p}, lambda p: {"state_dict": {"w": p}}])
+def test_a_pickled_payload_does_not_run(tmp_path, wrap):
+    target = tmp_path / "owned"
+    torch.save(wrap(_Payload(target)), tmp_path / "weights.pth")
+    with pytest.raises(ValueError, match=r"refused.*(posix|nt)\.system"):
+        read_weights(tmp_path / "weights.pth")
+    assert not target.exists()
+
+
+def test_plain_tensors_in_a_pth_are_read(tmp_path):
+    torch.save({"model": {"weight": torch.arange(3.0)}}, tmp_path / "weights.pth")
+    assert read_weights(tmp_path / "weights.pth")["weight"].tolist() == [0, 1, 2]
+
+
+def test_the_package_has_no_way_to_run_data():
+    words = re.compile(
+        r"weights_only\s*=\s*False|pickle\.loads?\(|allow_pickle\s*=\s*True|torch\.hub\.load|yaml\.(unsafe_)?load\(|"
+        r"(?<![\w.])eval\(|(?<![\w.])exec\(|shell\s*=\s*True|os\.system"
+    )
+    found = [
+        f"{path.name}:{number}: {line.strip()}"
+        for path in PACKAGE.rglob("*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if words.search(line)
+    ]
+    assert found == []
+
+
+def _header(text: bytes, length: int | None = None) -> bytes:
+    return struct.pack("<Q", len(text) if length is None else length) + text
+
+
+_TENSOR = b'{"weight":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]}}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x00" * 7,
+        _header(b"{", 2**60),
+        _header(_TENSOR) + b"\0" * 23,
+        _header(_TENSOR) + b"\0" * 25,
+        _header(_TENSOR.replace(b"[0,24]", b"[0,9223372036854775807]")) + b"\0" * 24,
+        _header(
+            b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}'
+        )
+        + b"\0" * 12,
+        _header(b'{"weight":{"dtype":"F99","shape":[2,3],"data_offsets":[0,24]}}') + b"\0" * 24,
+        _header(b"not json at all"),
+    ],
+)
+def test_damaged_safetensors_are_refused(tmp_path, content):
+    (tmp_path / "w.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match=r"w\.safetensors is not a readable safetensors file"):
+        read_weights(tmp_path / "w.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [
+        ({"weight": torch.zeros(2, 3)}, "missing: bias"),
+        ({"weight": torch.zeros(2, 3), "bias": torch.zeros(2), "extra": torch.zeros(1)}, "unknown: extra"),
+        ({"weight": torch.zeros(3, 2), "bias": torch.zeros(2)}, r"weight \(3, 2\) instead of \(2, 3\)"),
+        ({"weight": torch.full((2, 3), float("nan")), "bias": torch.zeros(2)}, "not finite.*weight"),
+        ({"weight": torch.zeros(2, 3, dtype=torch.int32), "bias": torch.zeros(2)}, "not numbers of this kind: weight"),
+    ],
+)
+def test_weights_that_do_not_fit_are_named(tmp_path, weights, words):
+    save_file(weights, tmp_path / "w.safetensors")
+    model = nn.Linear(3, 2)
+    before = model.weight.clone()
+    with pytest.raises(ValueError, match=words):
+        load_weights(model, read_weights(tmp_path / "w.safetensors"), "w.safetensors")
+    assert torch.equal(model.weight, before)
+
+
+def test_a_new_head_is_kept_only_when_asked(tmp_path):
+    class Net(nn.Module):
+        def __init__(self, classes: int) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(3, 4), nn.Linear(4, classes)
+
+    weights = dict(Net(7).state_dict())
+    with pytest.raises(ValueError, match=r"head\.weight"):
+        load_weights(Net(5), weights, "w")
+    model = Net(5)
+    assert load_weights(model, weights, "w", new_head=True) == ["head.weight", "head.bias"]
+    assert torch.equal(model.body.weight, weights["body.weight"])
+
+
+def _store(tmp_path) -> CheckpointStore:
+    store = CheckpointStore(tmp_path / "checkpoints")
+    store.save(3, {"model": {"weight": torch.ones(4)}}, {"note": "x"}, {"metrics.jsonl": b"{}\n"})
+    return store
+
+
+def test_a_manifest_cannot_point_outside(tmp_path):
+    store = _store(tmp_path)
+    (tmp_path / "secret").write_text("secret")
+    path = store.path(3) / "MANIFEST.json"
+    manifest = json.loads(path.read_text())
+    manifest["files"]["../../secret"] = manifest["files"].pop("metrics.jsonl")
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(DiskError, match="not a plain file name"):
+        store.load(3)
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format": 1, "files": {"a": 3}}', b"\xff", b'{"files": []}'])
+def test_a_nonsense_manifest_is_refused(tmp_path, content):
+    store = _store(tmp_path)
+    (store.path(3) / "MANIFEST.json").write_bytes(content)
+    with pytest.raises(DiskError):
+        store.load(3)
+
+
+def test_a_future_format_is_said_so(tmp_path):
+    store = _store(tmp_path)
+    path = store.path(3) / "MANIFEST.json"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 9'))
+    with pytest.raises(DiskError, match="format 9; this version reads format 1"):
+        store.load(3)
+
+
+def test_a_checkpoint_is_never_not_finite(tmp_path):
+    store = _store(tmp_path)
+    with pytest.raises(NonFiniteError, match="model: weight"):
+        store.save(4, {"model": {"weight": torch.tensor([1.0, float("inf")])}}, {})
+    assert store.steps() == [3]
+
+
+def test_checkpoints_follow_the_umask_and_tied_weights_are_saved(tmp_path):
+    old = os.umask(0o027)
+    try:
+        shared = torch.arange(6.0)
+        store = CheckpointStore(tmp_path / "c")
+        store.save(1, {"model": {"a": shared, "b": shared, "odd": shared.view(2, 3).T}}, {})
+    finally:
+        os.umask(old)
+    assert {path.stat().st_mode & 0o777 for path in store.path(1).iterdir()} == {0o640}
+    loaded = store.load(1).tensors["model"]
+    assert torch.equal(loaded["a"], loaded["b"])
+    assert torch.equal(loaded["odd"], shared.view(2, 3).T)
+
+
+def test_pruning_keeps_the_newest_and_the_best(tmp_path):
+    store = CheckpointStore(tmp_path / "c", keep=2)
+    for step in (1, 2, 3, 4, 5):
+        store.save(step, {"model": {"w": torch.tensor([float(step)])}}, {})
+        if step == 2:
+            store.point("best", 2)
+    assert store.steps() == [2, 4, 5]
+    assert store.load_named("best").tensors["model"]["w"].item() == 2
+    assert store.pointed("last") == 5
