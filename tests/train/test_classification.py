@@ -121,7 +121,8 @@ def test_report_is_complete_and_harmless(run):
     assert not re.search(r"(src|href)=\"(?!data:)", page)
     assert page.count("data:image/png;base64,") >= 5
     for name in ("results", "confusion_matrix", "gates", "nonlocality", "attention_maps"):
-        width, height = Image.open(run / f"{name}.png").size
+        with Image.open(run / f"{name}.png") as picture:
+            width, height = picture.size
         assert width > 200
         assert height > 150
 

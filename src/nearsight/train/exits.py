@@ -67,10 +67,10 @@ def reported() -> Iterator[None]:
     try:
         yield
     except RunEnded as ended:
-        print(f"{'stopped' if ended.code == PREEMPTED else 'error'}: {ended}", file=sys.stderr, flush=True)
+        print(f"nearsight: {ended}", file=sys.stderr, flush=True)
         raise SystemExit(ended.code) from None
     except ValueError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        print(f"nearsight: {error}", file=sys.stderr, flush=True)
         raise SystemExit(USAGE) from None
     except KeyboardInterrupt:
         raise SystemExit(INTERRUPTED) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,6 +35,23 @@ def curves(records: Sequence[dict[str, Any]], selection: str) -> bytes:
     rates.set_title("learning rate")
     for axes in (losses, measures, rates):
         axes.set_xlabel("epoch")
+        axes.grid(alpha=0.3)
+    return png(figure)
+
+
+def side_by_side(runs: Mapping[str, Sequence[dict[str, Any]]], measure: str) -> bytes:
+    """Training loss and a validation measure of several runs, over epochs."""
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    losses, measures = figure.subplots(1, 2)
+    for name, records in runs.items():
+        training = [record for record in records if record["kind"] == "train"]
+        evaluations = [record for record in records if record["kind"] == "eval"]
+        losses.plot(_epochs(training), _values(training, "loss"), label=name, linewidth=0.9)
+        measures.plot(_epochs(evaluations), _values(evaluations, measure), label=name, marker=".")
+    for axes, title in ((losses, "training loss"), (measures, measure.replace("_", " "))):
+        axes.set_title(title)
+        axes.set_xlabel("epoch")
+        axes.legend()
         axes.grid(alpha=0.3)
     return png(figure)
 

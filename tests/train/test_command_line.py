@@ -1,0 +1,123 @@
+"""The verbs, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from cyclopts import App
+from pictures import make_folder
+
+from nearsight.cli.demo import compare_two
+from nearsight.cli.recipe_options import RecipeFlags, given_flags
+from nearsight.cli.training import compare, evaluate, predict, resume, train
+from nearsight.train.recipe_file import thaw
+
+SMALL = [
+    *("--model", "convit_nano_32", "--image-size", "8", "--patch-size", "4", "--batch", "6", "--epochs", "2"),
+    *("--warmup-epochs", "0.5", "--model-options.width", "36", "--model-options.depth", "2"),
+    *("--model-options.num_gated_blocks", "1", "--log-every", "3", "--show", "plain", "--no-report"),
+]
+
+
+@pytest.fixture(scope="module")
+def app():
+    app = App(name="nearsight", result_action="return_value")
+    for verb, function in (
+        ("train", train),
+        ("resume", resume),
+        ("eval", evaluate),
+        ("predict", predict),
+        ("compare", compare),
+    ):
+        app.command(function, name=verb)
+    return app
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_folder(tmp_path / "pics")
+    return tmp_path
+
+
+def _run(app, *words):
+    return app(list(words), exit_on_error=False, print_error=False)
+
+
+def test_a_first_session(app, here, capsys):
+    assert _run(app, "train", "pics", *SMALL) == 0
+    printed = capsys.readouterr().out
+    assert "small: epochs: 100.0 → 2.0" in printed
+    assert "small: weight_decay" not in printed  # only differences from the recipe
+    assert "learning rate: 0.001 × 6/128" in printed
+    assert "best on val" in printed
+    run = "runs/pics-convit-nano-32-1"
+    assert thaw(f"{run}/config.yaml").model_options == {"width": 36, "depth": 2, "num_gated_blocks": 1}
+
+    assert _run(app, "eval", run, "--json") == 0
+    assert 0 <= json.loads(capsys.readouterr().out)["top1"] <= 100
+    assert _run(app, "predict", run, "pics/val/amber", "--top", "2", "--json") == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(lines) == 4
+    assert all(len(line["classes"]) == 2 for line in lines)
+    assert _run(app, "resume", run, "--show", "plain") == 0
+    assert "finished" in capsys.readouterr().out
+
+    assert _run(app, "train", "pics", *SMALL, "--seed", "1") == 0
+    assert _run(app, "compare", run, "runs/pics-convit-nano-32-2", "--json") == 0
+    compared = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert compared["settings"][0]["seeds"] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "nowhere"], "nowhere: no such file or folder"),
+        (["train", "pics", "--batch", "6", "--model", "convit_huge"], "no model is named 'convit_huge'"),
+        (["train", "pics", "--lr", "-1"], "lr must be between"),
+        (["train", "pics", "--recipe", "big"], "there is no recipe 'big'"),
+        (["eval", "pics"], "pics is not a run"),
+        (["predict", "pics", "x.png", "--top", "0"], "--top must be at least 1"),
+        (["resume", "runs/none"], "is not a run"),
+    ],
+)
+def test_mistakes_end_with_one_line_and_code_2(app, here, capsys, words, message):
+    try:
+        with pytest.raises((SystemExit, ValueError)) as caught:
+            _run(app, *words)
+    finally:
+        printed = capsys.readouterr().err
+    if isinstance(caught.value, SystemExit):
+        assert caught.value.code == 2
+        assert printed.count("\n") == 1
+        assert message in printed
+    else:  # the front door turns it into the same
+        assert message in str(caught.value)
+    assert not (here / "runs").exists()
+
+
+def test_batch_auto_keeps_the_batch():
+    assert given_flags(RecipeFlags(batch="auto", lr=0.1)) == {"lr": 0.1, "batch_auto": True}
+    assert given_flags(RecipeFlags(batch=32)) == {"batch": 32}
+    assert given_flags(RecipeFlags()) == {}
+
+
+def test_help_does_not_import_torch():
+    code = "import sys, nearsight.cli.training, nearsight.cli.demo; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def _summaries(convit: float, vit: float) -> dict:
+    return {"ConViT": {"test": {"top1": convit}}, "ViT": {"test": {"top1": vit}}}
+
+
+def test_the_demo_claims_no_more_than_it_saw():
+    assert "10.0 points ahead" in compare_two(_summaries(60.0, 50.0), 372)
+    assert "more than chance" in compare_two(_summaries(60.0, 50.0), 372)
+    assert "less than chance" in compare_two(_summaries(51.0, 50.0), 372)
+    behind = compare_two(_summaries(45.0, 50.0), 372)
+    assert "5.0 points behind" in behind
+    assert "does not show here" in behind
