@@ -68,7 +68,7 @@ def test_a_picture_is_the_same_file_twice(tmp_path, convit, picture):
     assert first == second
 
 
-@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("stacked", [False, True, None])
 def test_figures_7_16_17(tmp_path, deit, convit, picture, stacked):
     pictures = [("one", picture), ("two", picture[::-1])]
     written = attention_figure({"D": deit, "C": convit}, pictures, tmp_path / "f.png", query=(4, 0), stacked=stacked)

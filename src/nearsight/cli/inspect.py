@@ -119,7 +119,7 @@ def _from_models(
     count = {"7": 1, "16": 4, "17": 1}[figure]
     return figures.attention_figure(
         models, _pictures(files, count), path,
-        layers=layers, query=query, stacked=figure == "17", title=f"ConViT Figure {figure}",
+        layers=layers, query=query, stacked=True if figure == "17" else None, title=f"ConViT Figure {figure}",
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from .drawing import Sheet, draw_map, draw_picture, gate_chip, look, numbers, sa
 
 # Inches: a map, the space between maps and before a group of them, a line of text, and its distance from the map.
 CELL, STEP, GAP, HEADING, LIFT = 0.8, 0.06, 0.34, 0.26, 0.05
+WIDEST = 9  # heads that fit beside each other on a page
 
 
 def figure3(
@@ -91,19 +92,22 @@ def attention_figure(
     *,
     layers: Sequence[int] | None = None,
     query: tuple[int, int] | None = None,
-    stacked: bool = False,
+    stacked: bool | None = None,
     title: str = "ConViT Figure 7",
 ) -> list[Path]:
     """Figures 7, 16 (several pictures) and 17 (`stacked`): maps of the same query in two or more models.
 
     One row for each picture and layer, one column for each head; `stacked` puts models below each other instead of
-    side by side. Colours are logarithmic; σ(λ) of gated heads is a chip from white (content) to red (position).
-    `layers` counts from 1 as the paper does (its 2 and 10 by default, or what comes nearest in shorter models).
+    side by side (by default when they have many heads). Colours are logarithmic; σ(λ) of gated heads is a chip from
+    white (content) to red (position). `layers` counts from 1 as the paper does (its 2 and 10 by default, or what comes
+    nearest in shorter models).
     """
     shown = {
         name: [_rows_of(model, name, image, layers, query) for _, image in pictures] for name, model in models.items()
     }
     heads = {name: max(len(row["maps"]) for part in parts for row in part["rows"]) for name, parts in shown.items()}
+    if stacked is None:
+        stacked = sum(heads.values()) > WIDEST
     widths = {name: GAP + count * (CELL + STEP) for name, count in heads.items()}
     tall = max(len(part["rows"]) for parts in shown.values() for part in parts) * (CELL + STEP)
     with look():
