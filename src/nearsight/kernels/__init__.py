@@ -4,7 +4,7 @@ import torch
 
 from . import arithmetic
 from .dispatch import HAS_TRITON, Verdict
-from .gated import content_attention, explain_gated_positional_attention, gated_positional_attention
+from .gated import explain_gated_positional_attention, gated_positional_attention
 from .local import explain_local_attention, local_attention
 from .stem import spatially_aware_values
 
@@ -14,7 +14,6 @@ if HAS_TRITON:
 
 __all__ = [
     "Verdict",
-    "content_attention",
     "explain_gated_positional_attention",
     "explain_local_attention",
     "gated_positional_attention",

@@ -3,8 +3,9 @@
 
     out[b, i, h] = scale[h] · content[b, i, h] + Σ_j P[h, i, j] · value[b, j, h]
 
-P [n, N, N] (the gate already in it) is small enough to live in the L2 cache, so the product reads v once and its result
-never goes to memory on its own. Tensors are read through their strides over (image, head, position), channels dense.
+P (the gate already in it) is small enough to live in the L2 cache, so the product reads v once and its result never goes
+to memory on its own. It comes as [n, N, M] with columns of zeros up to a multiple of 16, M, which keeps its rows aligned.
+Other tensors are read through their strides over (image, head, position), channels dense.
 """
 
 import triton
@@ -17,7 +18,7 @@ def _mix(
     weight_head, weight_row, weight_col,
     value_image, value_head, value_place, content_image, content_head, content_place,
     output_image, output_head, output_place, other_image, other_head, other_place,
-    num_heads, tokens, tiles,
+    num_heads, tokens, weight_rows, weight_cols, tiles,
     HEAD_DIM: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, DEPTH: tl.constexpr, BACKWARD: tl.constexpr,
 ):  # fmt: skip
     """Forward: output = scale·content + P·value.
@@ -38,7 +39,7 @@ def _mix(
     result = tl.zeros([ROWS, D], tl.float32)
     for start in range(0, tokens, DEPTH):
         key = start + depth
-        known = (row[:, None] < tokens) & (key[None, :] < tokens)
+        known = (row[:, None] < weight_rows) & (key[None, :] < weight_cols)
         left = tl.load(weights + key[None, :] * weight_col, mask=known, other=0.0)
         known = (key[:, None] < tokens) & (channel < HEAD_DIM)
         right = tl.load(value + key[:, None] * value_place, mask=known, other=0.0)
@@ -64,7 +65,7 @@ def _mix(
 def _weight_gradient(
     gradient, value, partial,
     gradient_image, gradient_head, gradient_place, value_image, value_head, value_place,
-    batch, num_heads, tokens, tiles, images,
+    batch, num_heads, tokens, weight_cols, tiles, images,
     HEAD_DIM: tl.constexpr, D: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """partial[share, h, i, j] = Σ_b Σ_d ∂out[b, i, h, d] · value[b, j, h, d] over this share's `images` images."""
@@ -92,5 +93,7 @@ def _weight_gradient(
         gradient += gradient_image
         value += value_image
 
-    at = partial + (share * num_heads + head).to(tl.int64) * tokens * tokens + row[:, None] * tokens + col[None, :]
-    tl.store(at, result, (row[:, None] < tokens) & (col[None, :] < tokens))
+    at = partial + (share * num_heads + head).to(tl.int64) * tokens * weight_cols
+    tl.store(
+        at + row[:, None] * weight_cols + col[None, :], result, (row[:, None] < tokens) & (col[None, :] < weight_cols)
+    )

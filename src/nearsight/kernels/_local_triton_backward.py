@@ -4,37 +4,42 @@
 import triton
 import triton.language as tl
 
-from ._local_triton_shared import LN_2, LOG2_E, channels_of, dot, embedding, load_pixels, which_program, wide
+from ._local_triton_shared import LOG2_E, channels_of, dot, embedding, load_pixels, which_program, wide
 
 
 @triton.jit
 def backward_query_kernel(
-    query, key, value, table, output, lse, grad_output, grad_query, delta, grad_table,
+    query, key, value, table, output, lse, grad_output, grad_query, delta, sums,
     query_image, query_row, key_image, key_row, value_image, value_row,
-    height, width, num_heads, tile_rows, tile_cols, head_blocks,
+    height, width, num_heads, head_blocks,
     QUERY_COL: tl.constexpr, KEY_COL: tl.constexpr, VALUE_COL: tl.constexpr,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
     VEC: tl.constexpr, FULL: tl.constexpr, PACK: tl.constexpr,
     ROWS: tl.constexpr, GROUPS: tl.constexpr, COLS: tl.constexpr,
-    HAS_KEY: tl.constexpr, HAS_POSITION: tl.constexpr, MASK: tl.constexpr, LOG_TABLE: tl.constexpr,
+    HAS_KEY: tl.constexpr, HAS_POSITION: tl.constexpr, MASK: tl.constexpr, LOG_ENTRIES: tl.constexpr,
 ):  # fmt: skip
-    """∂query, δ = Σ_d ∂out·out for the other kernel, and this tile's share of ∂table.
+    """∂query, δ = Σ_d ∂out·out for the other kernel, and each query's ∂logits summed by row and column offset.
 
-    `output`, `grad_output` and `grad_query` are contiguous; `grad_table` is [tiles, 2k, heads, d] in float32, and
-    2^LOG_TABLE ≥ 2k. Each query sums its logits' gradients by window row and by window column; these 2k numbers give
-    the position's part of ∂query and, times the query and summed over the tile in one go, ∂table.
+    `output`, `grad_output` and `grad_query` are contiguous. `sums` is [B, H, W, heads, ENTRIES] with ENTRIES =
+    2^LOG_ENTRIES ≥ 2k, entry 2t for row offset t, entry 2t + 1 for column offset t; ∂table is their product with q.
     """
     P: tl.constexpr = ROWS * GROUPS
     SLOTS: tl.constexpr = HEADS * D // VEC
-    image, tile_row, tile_col, head_block = which_program(tile_rows, tile_cols, head_blocks)
+    image, tile_row, tile_col, head_block = which_program(head_blocks)
     channel, exists = channels_of(head_block, num_heads, HEADS, D, HEAD_DIM, FULL)
     word, word_exists = channels_of(head_block, num_heads, HEADS, D // PACK, HEAD_DIM // PACK, FULL)
     slot = head_block * SLOTS + tl.arange(0, SLOTS)[None, :]
     pixels = tl.arange(0, P)[:, None]
     row = tile_row * ROWS + pixels // GROUPS
     first_col = (tile_col * GROUPS + pixels % GROUPS) * COLS
-    pixel = (image * height + row) * width + first_col
+    pixel = row * width + first_col
     table_width = num_heads * HEAD_DIM
+    area = image * height * width
+    output += area * (table_width // PACK)
+    grad_output += area * (table_width // PACK)
+    grad_query += area * table_width
+    lse += area * (head_blocks * SLOTS)
+    delta += area * (head_blocks * SLOTS)
 
     query += image * query_image + (row * query_row + first_col * QUERY_COL + word)
     key += image * key_image + ((row - BEFORE) * key_row + (first_col - BEFORE) * KEY_COL + word)
@@ -131,31 +136,34 @@ def backward_query_kernel(
             all_row_sums = new_all_row_sums
 
     if HAS_POSITION:
-        grads = ()
         for n in tl.static_range(2 * K):
             entry = embedding(table, n, channel, exists, table_width, P, HEADS, D, VEC, FULL)
-            products = tl.zeros([P, HEADS, D // VEC, VEC], tl.float32)
             new_grad_queries = ()
             for i in tl.static_range(COLS):
                 grad_sum = wide(all_row_sums[n * COLS + i] if n < K else col_sums[(n - K) * COLS + i])
                 new_grad_queries += (grad_queries[i] + grad_sum * entry,)
-                products += grad_sum * queries[i]
             grad_queries = new_grad_queries
-            grads += (tl.reshape(products, [P, HEADS * D]),)
-        # One reduction over the tile for the whole table: joined two by two, entry n ends at place n of the last axis.
-        ENTRIES: tl.constexpr = 2**LOG_TABLE
-        for _ in tl.static_range(2 * K, ENTRIES):
-            grads += (tl.zeros([P, HEADS * D], tl.float32),)
-        for level in tl.static_range(LOG_TABLE):
-            joined = ()
-            for n in tl.static_range(ENTRIES >> (level + 1)):
-                joined += (tl.join(grads[n], grads[n + (ENTRIES >> (level + 1))]),)
-            grads = joined
-        share = tl.sum(tl.reshape(grads[0], [P, HEADS * D, ENTRIES]), axis=0) * LN_2
-        index = tl.arange(0, ENTRIES)[None, :]
-        at_entry = tl.trans(channel) + index * table_width
-        tile = (tl.program_id(0) // head_blocks).to(tl.int64)
-        tl.store(grad_table + tile * (2 * K * table_width) + at_entry, share, tl.trans(exists) & (index < 2 * K))
+        # Joined two by two, entry n of `parts` ends at place n of the last axis: one wide store for each query.
+        ENTRIES: tl.constexpr = 2**LOG_ENTRIES
+        sum_head = head_block * HEADS + tl.arange(0, HEADS * ENTRIES)[None, :] // ENTRIES
+        at_entry = head_block * (HEADS * ENTRIES) + tl.arange(0, HEADS * ENTRIES)[None, :]
+        for i in tl.static_range(COLS):
+            parts = ()
+            for t in tl.static_range(ENTRIES // 2):
+                if t < K:
+                    parts += (all_row_sums[t * COLS + i], col_sums[t * COLS + i])
+                else:
+                    parts += (tl.zeros([P, HEADS], tl.float32), tl.zeros([P, HEADS], tl.float32))
+            for level in tl.static_range(LOG_ENTRIES):
+                joined = ()
+                for n in tl.static_range(ENTRIES >> (level + 1)):
+                    joined += (tl.join(parts[n], parts[n + (ENTRIES >> (level + 1))]),)
+                parts = joined
+            packed = tl.reshape(parts[0], [P, HEADS * ENTRIES]).to(sums.dtype.element_ty)
+            stored = (row < height) & (first_col + i < width) & (sum_head < num_heads)
+            tl.store(
+                sums + area * (num_heads * ENTRIES) + ((pixel + i) * (num_heads * ENTRIES) + at_entry), packed, stored
+            )
 
     for i in tl.static_range(COLS):
         stored = (row < height) & (first_col + i < width)
@@ -168,7 +176,7 @@ def backward_query_kernel(
 def backward_key_value_kernel(
     query, key, value, table, lse, delta, grad_output, grad_key, grad_value,
     query_image, query_row, key_image, key_row, value_image, value_row,
-    height, width, num_heads, tile_rows, tile_cols, head_blocks,
+    height, width, num_heads, head_blocks,
     QUERY_COL: tl.constexpr, KEY_COL: tl.constexpr, VALUE_COL: tl.constexpr,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
     VEC: tl.constexpr, FULL: tl.constexpr, PACK: tl.constexpr,
@@ -184,14 +192,15 @@ def backward_key_value_kernel(
     SLOTS: tl.constexpr = HEADS * D // VEC
     AFTER: tl.constexpr = K - 1 - BEFORE
     WIDTH: tl.constexpr = HEADS * D
-    image, tile_row, tile_col, head_block = which_program(tile_rows, tile_cols, head_blocks)
+    image, tile_row, tile_col, head_block = which_program(head_blocks)
     channel, exists = channels_of(head_block, num_heads, HEADS, D, HEAD_DIM, FULL)
     word, word_exists = channels_of(head_block, num_heads, HEADS, D // PACK, HEAD_DIM // PACK, FULL)
     slot = head_block * SLOTS + tl.arange(0, SLOTS)[None, :]
     pixels = tl.arange(0, P)[:, None]
     row = tile_row * ROWS + pixels // GROUPS
     first_col = (tile_col * GROUPS + pixels % GROUPS) * COLS
-    pixel = (image * height + row) * width + first_col
+    pixel = row * width + first_col
+    area = image * height * width
     table_width = num_heads * HEAD_DIM
     stat_width = head_blocks * SLOTS
 
@@ -199,9 +208,9 @@ def backward_key_value_kernel(
     value += image * value_image + (row * value_row + first_col * VALUE_COL + word)
     query += image * query_image + ((row + BEFORE) * query_row + (first_col - AFTER) * QUERY_COL + word)
     first_seen = pixel + BEFORE * width - AFTER
-    grad_output += first_seen * (table_width // PACK) + word
-    lse += first_seen * stat_width + slot
-    delta += first_seen * stat_width + slot
+    grad_output += area * (table_width // PACK) + (first_seen * (table_width // PACK) + word)
+    lse += area * stat_width + (first_seen * stat_width + slot)
+    delta += area * stat_width + (first_seen * stat_width + slot)
 
     keys = ()
     values = ()
@@ -264,7 +273,7 @@ def backward_key_value_kernel(
     for i in tl.static_range(COLS):
         stored = (row < height) & (first_col + i < width)
         mask = stored if FULL else stored & exists
-        at = (pixel + i) * table_width + channel
+        at = area * table_width + ((pixel + i) * table_width + channel)
         if HAS_KEY:
             tl.store(grad_key + at, tl.reshape(grad_keys[i], [P, WIDTH]).to(grad_key.dtype.element_ty), mask)
         tl.store(grad_value + at, tl.reshape(grad_values[i], [P, WIDTH]).to(grad_value.dtype.element_ty), mask)

@@ -1,9 +1,9 @@
 # mypy: ignore-errors
-"""Local attention by tensor cores, for heads of 16 channels and more: a small tile of queries against its whole halo.
+"""Local attention by tensor cores, for heads of 16 channels and more: a small tile of queries against its halo.
 
-A tile of ROWS × COLS = 16 queries (2 × 8 for k = 7) sees HALO_ROWS × HALO_COLS keys (8 × 16, of which 8 × 14 count):
-all its logits are one 16 × 128 product in the registers of one warp, so that the softmax is exact and in one step. Of
-these 128 keys a query uses 49; the rest carry −∞ through the position terms, one for the row and one for the column:
+A tile of M = ROWS × COLS = 16 queries (2 × 8 for k = 7) sees HALO_ROWS × HALO_COLS keys (8 × 16, of which 8 × 14
+count). One warp walks the halo, STEP rows of keys at a time. Of the 128 keys a query uses 49; the rest carry −∞ through
+the position terms, one for the row and one for the column:
 
     logit[i, (a, b)] = q_i · k_ab + R[i, a] + C[i, b],   R[i, a] = q_i · r_{a − row(i)}  (−∞ outside the window)
 
@@ -14,18 +14,14 @@ of `_local_triton_shared`, read here with rows and columns interleaved: 2t is ro
 import triton
 import triton.language as tl
 
-from ._local_triton_shared import LOG2_E
+from ._local_triton_shared import LOG2_E, LOWEST
 
 
 @triton.jit
-def _place(tile_rows, tile_cols, num_heads):
-    """Image, head and tile of this program."""
-    program = tl.program_id(0)
-    tile_col = program % tile_cols
-    program = program // tile_cols
-    tile_row = program % tile_rows
-    program = program // tile_rows
-    return (program // num_heads).to(tl.int64), program % num_heads, tile_row, tile_col
+def _place(num_heads):
+    """Image, head and tile of this program; neighbours in the grid read the same cache lines."""
+    tile_col = tl.program_id(0) // num_heads
+    return tl.program_id(2).to(tl.int64), tl.program_id(0) % num_heads, tl.program_id(1), tile_col
 
 
 @triton.jit
@@ -38,49 +34,39 @@ def _table(table, head, num_heads, K: tl.constexpr, HEAD_DIM: tl.constexpr, D: t
 
 
 @triton.jit
-def _position_terms(
-    query, embeddings, row, col, height, width,
-    K: tl.constexpr, BEFORE: tl.constexpr, ROWS: tl.constexpr, COLS: tl.constexpr,
-    HALO_ROWS: tl.constexpr, HALO_COLS: tl.constexpr, ENTRIES: tl.constexpr,
-    HAS_POSITION: tl.constexpr, MASK: tl.constexpr,
-):  # fmt: skip
-    """R [16, HALO_ROWS] and C [16, HALO_COLS] in base 2, −∞ outside the window and, under MASK, outside the image."""
-    M: tl.constexpr = ROWS * COLS
-    place = tl.arange(0, M)[:, None]
-    halo_row = tl.arange(0, HALO_ROWS)[None, :]
-    halo_col = tl.arange(0, HALO_COLS)[None, :]
-    at_row = halo_row - place // COLS
-    at_col = halo_col - place % COLS
-    row_terms = tl.zeros([M, HALO_ROWS], tl.float32)
-    col_terms = tl.zeros([M, HALO_COLS], tl.float32)
-    if HAS_POSITION:
-        products = tl.dot(query.to(tl.float32), tl.trans(embeddings)) * LOG2_E
-        by_row, by_col = tl.split(tl.reshape(products, [M, ENTRIES // 2, 2]))
-        row_terms = tl.gather(by_row, tl.minimum(tl.maximum(at_row, 0), ENTRIES // 2 - 1), 1)
-        col_terms = tl.gather(by_col, tl.minimum(tl.maximum(at_col, 0), ENTRIES // 2 - 1), 1)
-    row_counts = (at_row >= 0) & (at_row < K)
-    col_counts = (at_col >= 0) & (at_col < K)
-    if MASK:
-        row_counts = row_counts & (row - BEFORE + halo_row >= 0) & (row - BEFORE + halo_row < height)
-        col_counts = col_counts & (col - BEFORE + halo_col >= 0) & (col - BEFORE + halo_col < width)
-    row_terms = tl.where(row_counts, row_terms, float("-inf"))
-    col_terms = tl.where(col_counts, col_terms, float("-inf"))
-    return row_terms, col_terms
+def _by_offset(query, embeddings, M: tl.constexpr, ENTRIES: tl.constexpr):
+    """q·r of every row offset and of every column offset, two [M, ENTRIES / 2] in base 2.
+
+    The embeddings enter as sums of two half-precision numbers, whose products with q are exact to float32's eyes.
+    """
+    coarse = embeddings.to(query.dtype)
+    fine = (embeddings - coarse.to(tl.float32)).to(query.dtype)
+    products = tl.dot(query, tl.trans(coarse))
+    products = tl.dot(query, tl.trans(fine), products) * LOG2_E
+    return tl.split(tl.reshape(products, [M, ENTRIES // 2, 2]))
+
+
+@triton.jit
+def _shifted(by_offset, offset, inside, K: tl.constexpr, HALF: tl.constexpr):
+    """by_offset[i, offset[i, a]] where 0 ≤ offset < k and the place is `inside`, −∞ elsewhere."""
+    terms = tl.gather(by_offset, tl.minimum(tl.maximum(offset, 0), HALF - 1), 1)
+    return tl.where((offset >= 0) & (offset < K) & inside, terms, float("-inf"))
 
 
 @triton.jit
 def dense_forward_kernel(
     query, key, value, table, output, lse,
     query_image, query_row, query_col, key_image, key_row, key_col, value_image, value_row, value_col,
-    height, width, num_heads, tile_rows, tile_cols, stat_width,
+    height, width, num_heads, stat_width,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, COPIES: tl.constexpr,
-    ROWS: tl.constexpr, COLS: tl.constexpr, HALO_ROWS: tl.constexpr, HALO_COLS: tl.constexpr, ENTRIES: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, HALO_ROWS: tl.constexpr, HALO_COLS: tl.constexpr, STEP: tl.constexpr,
+    ENTRIES: tl.constexpr,
     HAS_KEY: tl.constexpr, HAS_POSITION: tl.constexpr, MASK: tl.constexpr, SAVE_LSE: tl.constexpr,
 ):  # fmt: skip
     """One tile of outputs of one head, and the base-2 log-sum-exp of its logits (COPIES times, as others read it)."""
     M: tl.constexpr = ROWS * COLS
-    N: tl.constexpr = HALO_ROWS * HALO_COLS
-    image, head, tile_row, tile_col = _place(tile_rows, tile_cols, num_heads)
+    N: tl.constexpr = STEP * HALO_COLS
+    image, head, tile_row, tile_col = _place(num_heads)
     first_row = tile_row * ROWS
     first_col = tile_col * COLS
     channel = tl.arange(0, D)[None, :]
@@ -91,195 +77,273 @@ def dense_forward_kernel(
     query += image * query_image + head * HEAD_DIM + (row * query_row + col * query_col + channel)
     queries = tl.load(query, mask=inside & (channel < HEAD_DIM), other=0.0)
 
-    halo = tl.arange(0, N)[:, None]
-    at_row = first_row - BEFORE + halo // HALO_COLS
-    at_col = first_col - BEFORE + halo % HALO_COLS
-    readable = (at_row >= 0) & (at_row < height) & (at_col >= 0) & (at_col < width)
-    readable = readable & (halo % HALO_COLS < COLS + K - 1) & (channel < HEAD_DIM)
-    value += image * value_image + head * HEAD_DIM + (at_row * value_row + at_col * value_col + channel)
-    values = tl.load(value, mask=readable, other=0.0)
-
-    embeddings = tl.zeros([ENTRIES, D], tl.float32)
+    by_row = tl.zeros([M, ENTRIES // 2], tl.float32)
+    by_col = tl.zeros([M, ENTRIES // 2], tl.float32)
     if HAS_POSITION:
-        embeddings += _table(table, head, num_heads, K, HEAD_DIM, D, ENTRIES)
-    row_terms, col_terms = _position_terms(
-        queries, embeddings, first_row, first_col, height, width,
-        K, BEFORE, ROWS, COLS, HALO_ROWS, HALO_COLS, ENTRIES, HAS_POSITION, MASK,
-    )  # fmt: skip
-    logits = row_terms[:, :, None] + col_terms[:, None, :]
-    if HAS_KEY:
-        key += image * key_image + head * HEAD_DIM + (at_row * key_row + at_col * key_col + channel)
-        keys = tl.load(key, mask=readable, other=0.0)
-        logits += tl.reshape(tl.dot(queries, tl.trans(keys)), [M, HALO_ROWS, HALO_COLS]) * LOG2_E
-    logits = tl.reshape(logits, [M, N])
-    top = tl.max(logits, axis=1)
-    weights = tl.exp2(logits - top[:, None])
-    total = tl.sum(weights, axis=1)
-    result = tl.dot(weights.to(values.dtype), values) / total[:, None]
+        embeddings = _table(table, head, num_heads, K, HEAD_DIM, D, ENTRIES)
+        by_row, by_col = _by_offset(queries, embeddings, M, ENTRIES)
+    halo_col = tl.arange(0, HALO_COLS)[None, :]
+    halo_row = tl.arange(0, STEP)[None, :]
+    at_col = first_col - BEFORE + halo_col
+    col_inside = (at_col >= 0) & (at_col < width) if MASK else at_col > -K
+    col_terms = _shifted(by_col, halo_col - place % COLS, col_inside, K, ENTRIES // 2)
 
-    pixel = (image * height + row) * width + col
-    at = output + pixel * (num_heads * HEAD_DIM) + head * HEAD_DIM + channel
-    tl.store(at, result.to(output.dtype.element_ty), inside & (channel < HEAD_DIM))
+    halo = tl.arange(0, N)[:, None]
+    key_at_col = first_col - BEFORE + halo % HALO_COLS
+    key_at_row = first_row - BEFORE + halo // HALO_COLS
+    readable = (key_at_col >= 0) & (key_at_col < width) & (halo % HALO_COLS < COLS + K - 1) & (channel < HEAD_DIM)
+    key += image * key_image + head * HEAD_DIM + (key_at_row * key_row + key_at_col * key_col + channel)
+    value += image * value_image + head * HEAD_DIM + (key_at_row * value_row + key_at_col * value_col + channel)
+
+    top = tl.full([M], LOWEST, tl.float32)
+    total = tl.zeros([M], tl.float32)
+    result = tl.zeros([M, D], tl.float32)
+    for start in range(0, HALO_ROWS, STEP):
+        mask = readable & (key_at_row + start >= 0) & (key_at_row + start < height)
+        at_row = first_row - BEFORE + start + halo_row
+        row_inside = (at_row >= 0) & (at_row < height) if MASK else at_row > -K
+        row_terms = _shifted(by_row, start + halo_row - place // COLS, row_inside, K, ENTRIES // 2)
+        logits = row_terms[:, :, None] + col_terms[:, None, :]
+        if HAS_KEY:
+            keys = tl.load(key + start * key_row, mask=mask, other=0.0)
+            logits += tl.reshape(tl.dot(queries, tl.trans(keys)), [M, STEP, HALO_COLS]) * LOG2_E
+        logits = tl.reshape(logits, [M, N])
+        values = tl.load(value + start * value_row, mask=mask, other=0.0)
+        new_top = tl.maximum(top, tl.max(logits, axis=1))
+        rescale = tl.exp2(top - new_top)
+        weights = tl.exp2(logits - new_top[:, None])
+        total = total * rescale + tl.sum(weights, axis=1)
+        result = tl.dot(weights.to(values.dtype), values, result * rescale[:, None])
+        top = new_top
+
+    pixel = row * width + col
+    area = image * height * width
+    at = output + area * (num_heads * HEAD_DIM) + (pixel * (num_heads * HEAD_DIM) + head * HEAD_DIM + channel)
+    tl.store(at, (result / total[:, None]).to(output.dtype.element_ty), inside & (channel < HEAD_DIM))
     if SAVE_LSE:
         copy = tl.arange(0, COPIES)[None, :]
         stat = tl.broadcast_to((top + tl.log2(total))[:, None], [M, COPIES])
-        tl.store(lse + pixel * stat_width + head * COPIES + copy, stat, inside)
+        tl.store(lse + area * stat_width + (pixel * stat_width + head * COPIES + copy), stat, inside)
 
 
 @triton.jit
 def dense_backward_query_kernel(
-    query, key, value, table, output, lse, grad_output, grad_query, delta, grad_table,
+    query, key, value, table, output, lse, grad_output, grad_query, delta, sums,
     query_image, query_row, query_col, key_image, key_row, key_col, value_image, value_row, value_col,
-    height, width, num_heads, tile_rows, tile_cols, stat_width,
+    height, width, num_heads, stat_width,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, COPIES: tl.constexpr,
-    ROWS: tl.constexpr, COLS: tl.constexpr, HALO_ROWS: tl.constexpr, HALO_COLS: tl.constexpr, ENTRIES: tl.constexpr,
-    STRIPS: tl.constexpr, HAS_KEY: tl.constexpr, HAS_POSITION: tl.constexpr, MASK: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, HALO_ROWS: tl.constexpr, HALO_COLS: tl.constexpr, STEP: tl.constexpr,
+    ENTRIES: tl.constexpr, HAS_KEY: tl.constexpr, HAS_POSITION: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
-    """∂query, δ and a share of ∂table for STRIPS tiles below one another; `tile_rows` counts such groups.
+    """∂query, δ, and the sums of each query's ∂logits by row and column offset, [B, H, W, n, ENTRIES] interleaved.
 
-    `output`, `grad_output`, `grad_query` are contiguous; `grad_table` is [image, head, group, ENTRIES, D], interleaved.
+    `output`, `grad_output` and `grad_query` are contiguous.
     """
     M: tl.constexpr = ROWS * COLS
-    N: tl.constexpr = HALO_ROWS * HALO_COLS
-    image, head, group, tile_col = _place(tile_rows, tile_cols, num_heads)
-    first_col = tile_col * COLS
-    channel = tl.arange(0, D)[None, :]
-    place = tl.arange(0, M)[:, None]
-    halo = tl.arange(0, N)[:, None]
-    col = first_col + place % COLS
-    at_col = first_col - BEFORE + halo % HALO_COLS
-    query += image * query_image + head * HEAD_DIM + (col * query_col + channel)
-    key += image * key_image + head * HEAD_DIM + (at_col * key_col + channel)
-    value += image * value_image + head * HEAD_DIM + (at_col * value_col + channel)
-    col_readable = (at_col >= 0) & (at_col < width) & (halo % HALO_COLS < COLS + K - 1) & (channel < HEAD_DIM)
-    embeddings = tl.zeros([ENTRIES, D], tl.float32)
-    if HAS_POSITION:
-        embeddings += _table(table, head, num_heads, K, HEAD_DIM, D, ENTRIES)
-
-    share = tl.zeros([ENTRIES, D], tl.float32)
-    for strip in range(STRIPS):
-        first_row = (group * STRIPS + strip) * ROWS
-        row = first_row + place // COLS
-        at_row = first_row - BEFORE + halo // HALO_COLS
-        inside = (row < height) & (col < width)
-        readable = col_readable & (at_row >= 0) & (at_row < height)
-        pixel = (image * height + row) * width + col
-        at = pixel * (num_heads * HEAD_DIM) + head * HEAD_DIM + channel
-        at_stat = pixel * stat_width + head * COPIES
-
-        queries = tl.load(query + row * query_row, mask=inside & (channel < HEAD_DIM), other=0.0)
-        values = tl.load(value + at_row * value_row, mask=readable, other=0.0)
-        grads = tl.load(grad_output + at, mask=inside & (channel < HEAD_DIM), other=0.0)
-        outputs = tl.load(output + at, mask=inside & (channel < HEAD_DIM), other=0.0)
-        query_delta = tl.sum(grads.to(tl.float32) * outputs.to(tl.float32), axis=1)
-        copy = tl.arange(0, COPIES)[None, :]
-        tl.store(delta + at_stat + copy, tl.broadcast_to(query_delta[:, None], [M, COPIES]), inside)
-        # Queries beyond the image read +∞, which makes all their weights exactly zero.
-        log_sum = tl.load(lse + at_stat, mask=inside, other=float("inf"))
-
-        row_terms, col_terms = _position_terms(
-            queries, embeddings, first_row, first_col, height, width,
-            K, BEFORE, ROWS, COLS, HALO_ROWS, HALO_COLS, ENTRIES, HAS_POSITION, MASK,
-        )  # fmt: skip
-        logits = (row_terms - log_sum)[:, :, None] + col_terms[:, None, :]
-        keys = values
-        if HAS_KEY:
-            keys = tl.load(key + at_row * key_row, mask=readable, other=0.0)
-            logits += tl.reshape(tl.dot(queries, tl.trans(keys)), [M, HALO_ROWS, HALO_COLS]) * LOG2_E
-        grad_weights = tl.reshape(tl.dot(grads, tl.trans(values)), [M, HALO_ROWS, HALO_COLS])
-        grad_logits = tl.exp2(logits) * (grad_weights - query_delta[:, None, None])
-        result = tl.zeros([M, D], tl.float32)
-        if HAS_KEY:
-            result = tl.dot(tl.reshape(grad_logits, [M, N]).to(keys.dtype), keys)
-        if HAS_POSITION:
-            offset = tl.arange(0, ENTRIES // 2)[None, :]
-            at_halo_row = tl.minimum(offset + place // COLS, HALO_ROWS - 1)
-            at_halo_col = tl.minimum(offset + place % COLS, HALO_COLS - 1)
-            by_row = tl.gather(tl.sum(grad_logits, axis=2), at_halo_row, 1)
-            by_col = tl.gather(tl.sum(grad_logits, axis=1), at_halo_col, 1)
-            by_row = tl.where(offset < K, by_row, 0.0)
-            by_col = tl.where(offset < K, by_col, 0.0)
-            by_entry = tl.reshape(tl.join(by_row, by_col), [M, ENTRIES])
-            result = tl.dot(by_entry, embeddings, result)
-            share = tl.dot(tl.trans(by_entry), queries.to(tl.float32), share)
-        tl.store(grad_query + at, result.to(grad_query.dtype.element_ty), inside & (channel < HEAD_DIM))
-
-    if HAS_POSITION:
-        entry = tl.arange(0, ENTRIES)[:, None]
-        tl.store(grad_table + tl.program_id(0).to(tl.int64) * (ENTRIES * D) + entry * D + channel, share)
-
-
-@triton.jit
-def dense_backward_key_value_kernel(
-    query, key, value, table, lse, delta, grad_output, grad_key, grad_value,
-    query_image, query_row, query_col, key_image, key_row, key_col, value_image, value_row, value_col,
-    height, width, num_heads, tile_rows, tile_cols, stat_width,
-    K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, COPIES: tl.constexpr,
-    ROWS: tl.constexpr, COLS: tl.constexpr, HALO_ROWS: tl.constexpr, HALO_COLS: tl.constexpr, ENTRIES: tl.constexpr,
-    HAS_KEY: tl.constexpr, HAS_POSITION: tl.constexpr,
-):  # fmt: skip
-    """∂key and ∂value of one tile of keys, from the halo of queries that see them; logits are transposed, [16, 128].
-
-    Key (a, b) is seen at window place (t, u) by query (a − t + BEFORE, b − u + BEFORE).
-    """
-    M: tl.constexpr = ROWS * COLS
-    N: tl.constexpr = HALO_ROWS * HALO_COLS
-    AFTER: tl.constexpr = K - 1 - BEFORE
-    image, head, tile_row, tile_col = _place(tile_rows, tile_cols, num_heads)
+    N: tl.constexpr = STEP * HALO_COLS
+    HALF: tl.constexpr = ENTRIES // 2
+    image, head, tile_row, tile_col = _place(num_heads)
     first_row = tile_row * ROWS
     first_col = tile_col * COLS
     channel = tl.arange(0, D)[None, :]
     place = tl.arange(0, M)[:, None]
     row = first_row + place // COLS
     col = first_col + place % COLS
-    inside = (row < height) & (col < width) & (channel < HEAD_DIM)
-    values = tl.load(
-        value + image * value_image + head * HEAD_DIM + (row * value_row + col * value_col + channel), inside, other=0.0
-    )
+    inside = (row < height) & (col < width)
+    known = inside & (channel < HEAD_DIM)
+    pixel = row * width + col
+    area = image * height * width
+    at = pixel * (num_heads * HEAD_DIM) + head * HEAD_DIM + channel
+    grad_output += area * (num_heads * HEAD_DIM)
+    output += area * (num_heads * HEAD_DIM)
+    grad_query += area * (num_heads * HEAD_DIM)
+    lse += area * stat_width
+    delta += area * stat_width
+    sums += area * (num_heads * ENTRIES)
+    query += image * query_image + head * HEAD_DIM + (row * query_row + col * query_col + channel)
+    queries = tl.load(query, mask=known, other=0.0)
+    grads = tl.load(grad_output + at, mask=known, other=0.0)
+    outputs = tl.load(output + at, mask=known, other=0.0)
+    query_delta = tl.sum(grads.to(tl.float32) * outputs.to(tl.float32), axis=1)
+    at_stat = pixel * stat_width + head * COPIES
+    copy = tl.arange(0, COPIES)[None, :]
+    tl.store(delta + at_stat + copy, tl.broadcast_to(query_delta[:, None], [M, COPIES]), inside)
+    # Queries beyond the image read +∞, which makes all their weights exactly zero.
+    log_sum = tl.load(lse + at_stat, mask=inside, other=float("inf"))
+
+    by_row = tl.zeros([M, HALF], tl.float32)
+    by_col = tl.zeros([M, HALF], tl.float32)
+    embeddings = tl.zeros([ENTRIES, D], tl.float32)
+    if HAS_POSITION:
+        embeddings += _table(table, head, num_heads, K, HEAD_DIM, D, ENTRIES)
+        by_row, by_col = _by_offset(queries, embeddings, M, ENTRIES)
+    halo_col = tl.arange(0, HALO_COLS)[None, :]
+    halo_row = tl.arange(0, STEP)[None, :]
+    at_col = first_col - BEFORE + halo_col
+    col_inside = (at_col >= 0) & (at_col < width) if MASK else at_col > -K
+    col_terms = _shifted(by_col, halo_col - place % COLS, col_inside, K, HALF) - log_sum
 
     halo = tl.arange(0, N)[:, None]
-    at_row = first_row - AFTER + halo // HALO_COLS
-    at_col = first_col - AFTER + halo % HALO_COLS
-    exists = (at_row >= 0) & (at_row < height) & (at_col >= 0) & (at_col < width) & (halo % HALO_COLS < COLS + K - 1)
-    readable = exists & (channel < HEAD_DIM)
-    pixel = (image * height + at_row) * width + at_col
-    query += image * query_image + head * HEAD_DIM + (at_row * query_row + at_col * query_col + channel)
-    queries = tl.load(query, mask=readable, other=0.0)
-    grads = tl.load(grad_output + pixel * (num_heads * HEAD_DIM) + head * HEAD_DIM + channel, mask=readable, other=0.0)
-    at_stat = pixel * stat_width + head * COPIES
-    # Queries outside the image read +∞, which makes their weights exactly zero.
-    log_sum = tl.trans(tl.load(lse + at_stat, mask=exists, other=float("inf")))
-    query_delta = tl.trans(tl.load(delta + at_stat, mask=exists, other=0.0))
+    key_at_col = first_col - BEFORE + halo % HALO_COLS
+    key_at_row = first_row - BEFORE + halo // HALO_COLS
+    readable = (key_at_col >= 0) & (key_at_col < width) & (halo % HALO_COLS < COLS + K - 1) & (channel < HEAD_DIM)
+    key += image * key_image + head * HEAD_DIM + (key_at_row * key_row + key_at_col * key_col + channel)
+    value += image * value_image + head * HEAD_DIM + (key_at_row * value_row + key_at_col * value_col + channel)
 
-    place_t = tl.trans(halo)
-    seen_row = place // COLS - place_t // HALO_COLS + K - 1
-    seen_col = place % COLS - place_t % HALO_COLS + K - 1
-    seen = (seen_row >= 0) & (seen_row < K) & (seen_col >= 0) & (seen_col < K)
-    logits = tl.zeros([M, N], tl.float32)
-    if HAS_KEY:
-        keys = tl.load(
-            key + image * key_image + head * HEAD_DIM + (row * key_row + col * key_col + channel), inside, other=0.0
-        )
-        logits = tl.dot(keys, tl.trans(queries))
+    offset = tl.arange(0, HALF)[None, :]
+    result = tl.zeros([M, D], tl.float32)
+    row_sums = tl.zeros([M, HALF], tl.float32)
+    col_sums = tl.zeros([M, HALO_COLS], tl.float32)
+    for start in range(0, HALO_ROWS, STEP):
+        mask = readable & (key_at_row + start >= 0) & (key_at_row + start < height)
+        at_row = first_row - BEFORE + start + halo_row
+        row_inside = (at_row >= 0) & (at_row < height) if MASK else at_row > -K
+        row_terms = _shifted(by_row, start + halo_row - place // COLS, row_inside, K, HALF)
+        logits = row_terms[:, :, None] + col_terms[:, None, :]
+        if HAS_KEY:
+            keys = tl.load(key + start * key_row, mask=mask, other=0.0)
+            logits += tl.reshape(tl.dot(queries, tl.trans(keys)), [M, STEP, HALO_COLS]) * LOG2_E
+        values = tl.load(value + start * value_row, mask=mask, other=0.0)
+        grad_weights = tl.reshape(tl.dot(grads, tl.trans(values)), [M, STEP, HALO_COLS])
+        grad_logits = tl.exp2(logits) * (grad_weights - query_delta[:, None, None])
+        if HAS_KEY:
+            result = tl.dot(tl.reshape(grad_logits, [M, N]).to(keys.dtype), keys, result)
+        if HAS_POSITION:
+            col_sums += tl.sum(grad_logits, axis=1)
+            seen_at = offset + place // COLS - start
+            from_rows = tl.gather(tl.sum(grad_logits, axis=2), tl.minimum(tl.maximum(seen_at, 0), STEP - 1), 1)
+            row_sums += tl.where((seen_at >= 0) & (seen_at < STEP) & (offset < K), from_rows, 0.0)
+
     if HAS_POSITION:
-        # Embeddings as the sum of two half-precision numbers: the products are then exact to float32's eyes.
-        HALF: tl.constexpr = ENTRIES // 2
-        entry = tl.arange(0, HALF)[:, None]
-        known = (entry < K) & (channel < HEAD_DIM)
-        table += head * HEAD_DIM + entry * num_heads * HEAD_DIM + channel
-        for axis in tl.static_range(2):
-            embeddings = tl.load(table + axis * K * num_heads * HEAD_DIM, mask=known, other=0.0)
-            coarse = embeddings.to(queries.dtype)
-            fine = (embeddings - coarse.to(tl.float32)).to(queries.dtype)
+        from_cols = tl.gather(col_sums, tl.minimum(offset + place % COLS, HALO_COLS - 1), 1)
+        by_entry = tl.reshape(tl.join(row_sums, tl.where(offset < K, from_cols, 0.0)), [M, ENTRIES])
+        result = tl.dot(by_entry, embeddings, result)
+        entry = tl.arange(0, ENTRIES)[None, :]
+        tl.store(sums + (pixel * num_heads + head) * ENTRIES + entry, by_entry.to(sums.dtype.element_ty), inside)
+    tl.store(grad_query + at, result.to(grad_query.dtype.element_ty), known)
+
+
+@triton.jit
+def dense_backward_key_value_kernel(
+    query, key, value, table, lse, delta, grad_output, grad_key, grad_value,
+    query_image, query_row, query_col, key_image, key_row, key_col, value_image, value_row, value_col,
+    height, width, num_heads, stat_width,
+    K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, COPIES: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, HALO_ROWS: tl.constexpr, HALO_COLS: tl.constexpr, STEP: tl.constexpr,
+    ENTRIES: tl.constexpr, HAS_KEY: tl.constexpr, HAS_POSITION: tl.constexpr,
+):  # fmt: skip
+    """∂key and ∂value of one tile of keys, from the halo of queries that see them; logits are transposed, [M, N].
+
+    Key (a, b) is seen at window place (t, u) by query (a − t + BEFORE, b − u + BEFORE).
+    """
+    M: tl.constexpr = ROWS * COLS
+    N: tl.constexpr = STEP * HALO_COLS
+    HALF: tl.constexpr = ENTRIES // 2
+    AFTER: tl.constexpr = K - 1 - BEFORE
+    image, head, tile_row, tile_col = _place(num_heads)
+    first_row = tile_row * ROWS
+    first_col = tile_col * COLS
+    channel = tl.arange(0, D)[None, :]
+    place = tl.arange(0, M)[:, None]
+    row = first_row + place // COLS
+    col = first_col + place % COLS
+    known = (row < height) & (col < width) & (channel < HEAD_DIM)
+    value += image * value_image + head * HEAD_DIM + (row * value_row + col * value_col + channel)
+    values = tl.load(value, mask=known, other=0.0)
+    keys = values
+    if HAS_KEY:
+        key += image * key_image + head * HEAD_DIM + (row * key_row + col * key_col + channel)
+        keys = tl.load(key, mask=known, other=0.0)
+
+    # As in `_by_offset`, embeddings are sums of two half-precision numbers; here row offsets come first, then columns.
+    coarse = tl.zeros([ENTRIES, D], values.dtype)
+    fine = coarse
+    if HAS_POSITION:
+        entry = tl.arange(0, ENTRIES)[:, None]
+        at_entry = (entry // HALF) * K + entry % HALF
+        table += at_entry * num_heads * HEAD_DIM + head * HEAD_DIM + channel
+        embeddings = tl.load(table, mask=(entry % HALF < K) & (channel < HEAD_DIM), other=0.0)
+        coarse = embeddings.to(values.dtype)
+        fine = (embeddings - coarse.to(tl.float32)).to(values.dtype)
+
+    halo = tl.arange(0, N)[:, None]
+    at_col = first_col - AFTER + halo % HALO_COLS
+    at_row = first_row - AFTER + halo // HALO_COLS
+    col_exists = (at_col >= 0) & (at_col < width) & (halo % HALO_COLS < COLS + K - 1)
+    pixel = at_row * width + at_col
+    area = image * height * width
+    query += image * query_image + head * HEAD_DIM + (at_row * query_row + at_col * query_col + channel)
+    grad_output += area * (num_heads * HEAD_DIM) + (pixel * (num_heads * HEAD_DIM) + head * HEAD_DIM + channel)
+    lse += area * stat_width + (pixel * stat_width + head * COPIES)
+    delta += area * stat_width + (pixel * stat_width + head * COPIES)
+    seen_row = place // COLS - tl.trans(halo) // HALO_COLS + K - 1
+    seen_col = place % COLS - tl.trans(halo) % HALO_COLS + K - 1
+    col_seen = (seen_col >= 0) & (seen_col < K)
+    at_entry_col = HALF + tl.minimum(tl.maximum(seen_col, 0), HALF - 1)
+
+    into_keys = tl.zeros([M, D], tl.float32)
+    into_values = tl.zeros([M, D], tl.float32)
+    for start in range(0, HALO_ROWS, STEP):
+        exists = col_exists & (at_row + start >= 0) & (at_row + start < height)
+        queries = tl.load(query + start * query_row, mask=exists & (channel < HEAD_DIM), other=0.0)
+        down = start * width
+        grads = tl.load(grad_output + down * (num_heads * HEAD_DIM), mask=exists & (channel < HEAD_DIM), other=0.0)
+        # Queries outside the image read +∞, which makes their weights exactly zero.
+        log_sum = tl.trans(tl.load(lse + down * stat_width, mask=exists, other=float("inf")))
+        query_delta = tl.trans(tl.load(delta + down * stat_width, mask=exists, other=0.0))
+        logits = tl.zeros([M, N], tl.float32)
+        if HAS_KEY:
+            logits = tl.dot(keys, tl.trans(queries))
+        at_entry_row = seen_row - start
+        if HAS_POSITION:
             products = tl.dot(coarse, tl.trans(queries))
             products = tl.dot(fine, tl.trans(queries), products)
-            index = seen_row if axis == 0 else seen_col
-            logits += tl.gather(products, tl.minimum(tl.maximum(index, 0), HALF - 1), 0)
-    weights = tl.where(seen, tl.exp2(logits * LOG2_E - log_sum), 0.0)
-    at = ((image * height + row) * width + col) * (num_heads * HEAD_DIM) + head * HEAD_DIM + channel
-    result = tl.dot(weights.to(grads.dtype), grads)
-    tl.store(grad_value + at, result.to(grad_value.dtype.element_ty), inside)
+            logits += tl.gather(products, tl.minimum(tl.maximum(at_entry_row, 0), HALF - 1), 0)
+            logits += tl.gather(products, at_entry_col, 0)
+        seen = col_seen & (at_entry_row >= 0) & (at_entry_row < K)
+        weights = tl.where(seen, tl.exp2(logits * LOG2_E - log_sum), 0.0)
+        into_values = tl.dot(weights.to(grads.dtype), grads, into_values)
+        if HAS_KEY:
+            grad_logits = weights * (tl.dot(values, tl.trans(grads)) - query_delta)
+            into_keys = tl.dot(grad_logits.to(queries.dtype), queries, into_keys)
+
+    at = area * (num_heads * HEAD_DIM) + ((row * width + col) * (num_heads * HEAD_DIM) + head * HEAD_DIM + channel)
+    tl.store(grad_value + at, into_values.to(grad_value.dtype.element_ty), known)
     if HAS_KEY:
-        grad_logits = weights * (tl.dot(values, tl.trans(grads)) - query_delta)
-        result = tl.dot(grad_logits.to(queries.dtype), queries)
-        tl.store(grad_key + at, result.to(grad_key.dtype.element_ty), inside)
+        tl.store(grad_key + at, into_keys.to(grad_key.dtype.element_ty), known)
+
+
+@triton.jit
+def table_gradient_kernel(
+    query, sums, partial,
+    query_image, query_row, query_col, height, width, num_heads, pixels, chunk,
+    HEAD_DIM: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, ENTRIES: tl.constexpr, DEPTH: tl.constexpr,
+    EXACT: tl.constexpr,
+):  # fmt: skip
+    """A share of ∂table: partial[share, block] = Σ_pixels sumsᵀ q for HEADS heads at once, [HEADS·ENTRIES, HEADS·D].
+
+    Only the diagonal blocks mean something; the others are the price of whole cache lines and full tensor-core tiles.
+    """
+    share = tl.program_id(0)
+    block = tl.program_id(1)
+    lane = tl.arange(0, HEADS * D)[None, :]
+    head = block * HEADS + lane // D
+    channel = head * HEAD_DIM + lane % D
+    channel_known = (head < num_heads) & (lane % D < HEAD_DIM)
+    entry = block * HEADS * ENTRIES + tl.arange(0, HEADS * ENTRIES)[None, :]
+    entry_known = entry < num_heads * ENTRIES
+    result = tl.zeros([HEADS * ENTRIES, HEADS * D], tl.float32)
+    for start in range(0, chunk, DEPTH):
+        pixel = (share * chunk + start + tl.arange(0, DEPTH)[:, None]).to(tl.int64)
+        row = pixel // width
+        place = (row // height) * query_image + (row % height) * query_row + (pixel % width) * query_col
+        known = pixel < pixels
+        right = tl.load(query + place + channel, mask=known & channel_known, other=0.0)
+        left = tl.load(sums + pixel * (num_heads * ENTRIES) + entry, mask=known & entry_known, other=0.0)
+        if EXACT:
+            result = tl.dot(tl.trans(left), right, result, input_precision="ieee")
+        else:
+            result = tl.dot(tl.trans(left), right, result)
+    rows = tl.arange(0, HEADS * ENTRIES)[:, None]
+    at = (share * tl.num_programs(1) + block) * (HEADS * ENTRIES * HEADS * D)
+    tl.store(partial + at + rows * (HEADS * D) + lane, result)

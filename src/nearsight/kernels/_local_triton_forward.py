@@ -11,7 +11,7 @@ from ._local_triton_shared import LOG2_E, LOWEST, channels_of, dot, embedding, l
 def forward_kernel(
     query, key, value, table, output, lse,
     query_image, query_row, key_image, key_row, value_image, value_row,
-    height, width, num_heads, tile_rows, tile_cols, head_blocks,
+    height, width, num_heads, head_blocks,
     QUERY_COL: tl.constexpr, KEY_COL: tl.constexpr, VALUE_COL: tl.constexpr,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
     VEC: tl.constexpr, FULL: tl.constexpr, PACK: tl.constexpr,
@@ -21,7 +21,7 @@ def forward_kernel(
     """One tile of outputs [ROWS, GROUPS·COLS] × HEADS, and the base-2 log-sum-exp of their logits."""
     P: tl.constexpr = ROWS * GROUPS
     SLOTS: tl.constexpr = HEADS * D // VEC
-    image, tile_row, tile_col, head_block = which_program(tile_rows, tile_cols, head_blocks)
+    image, tile_row, tile_col, head_block = which_program(head_blocks)
     channel, exists = channels_of(head_block, num_heads, HEADS, D, HEAD_DIM, FULL)
     word, word_exists = channels_of(head_block, num_heads, HEADS, D // PACK, HEAD_DIM // PACK, FULL)
     pixels = tl.arange(0, P)[:, None]
@@ -116,7 +116,9 @@ def forward_kernel(
         key += key_row
         value += value_row
 
-    pixel = (image * height + row) * width + first_col
+    pixel = row * width + first_col
+    output += image * height * width * table_width
+    lse += image * height * width * (head_blocks * SLOTS)
     slot = head_block * SLOTS + tl.arange(0, SLOTS)[None, :]
     for i in tl.static_range(COLS):
         stored = (row < height) & (first_col + i < width)

@@ -17,10 +17,12 @@ from ._local_triton_dense import (
     dense_backward_key_value_kernel,
     dense_backward_query_kernel,
     dense_forward_kernel,
+    table_gradient_kernel,
 )
 from ._local_triton_forward import forward_kernel
 
 VECTOR_BYTES = 16
+PROGRAMS_WANTED = 528  # four for each multiprocessor of a large device
 SLOTS = 8  # threads that share a pixel: 8 × 16 bytes are one cache line
 
 
@@ -36,12 +38,12 @@ class Threads:
 
 @dataclass(frozen=True)
 class Dense:
-    """A program's tile is `rows` × `cols` pixels of one head; ∂query takes `strips` such tiles, one below the other."""
+    """A program's tile is `rows` × `cols` pixels of one head, against `step` rows of its halo at a time."""
 
     rows: int
     cols: int
+    step: int
     warps: int = 1
-    strips: int = 1
     max_registers: int | None = None
     stages: int = 2
 
@@ -94,13 +96,12 @@ def _launch_threads(
     inputs = inputs if words is None else words
     query_strides, key_strides, value_strides = (inputs[name].stride() for name in ("query", "key", "value"))
     threads = tiling.rows * tiling.groups * layout.heads * layout.padded_dim // layout.vector
-    kernel[(batch * tile_rows * tile_cols * head_blocks,)](
+    kernel[(tile_cols * head_blocks, tile_rows, batch)](
         **inputs, **others,
         query_image=query_strides[0], query_row=query_strides[1], QUERY_COL=query_strides[2],
         key_image=key_strides[0], key_row=key_strides[1], KEY_COL=key_strides[2],
         value_image=value_strides[0], value_row=value_strides[1], VALUE_COL=value_strides[2],
-        height=height, width=width, num_heads=num_heads,
-        tile_rows=tile_rows, tile_cols=tile_cols, head_blocks=head_blocks,
+        height=height, width=width, num_heads=num_heads, head_blocks=head_blocks,
         K=kernel_size, BEFORE=window_padding(kernel_size)[0],
         HEAD_DIM=head_dim, D=layout.padded_dim, HEADS=layout.heads, VEC=layout.vector,
         FULL=layout.padded_dim == head_dim and num_heads % layout.heads == 0, PACK=1 if words is None else 2,
@@ -118,29 +119,29 @@ def _halo(tiling: Dense, kernel_size: int) -> tuple[int, int]:
 
 
 def _table_entries(kernel_size: int) -> int:
-    return max(32, 2 * triton.next_power_of_2(kernel_size))
+    """Row and column offsets of a window, rounded up to a power of two that a tensor core's tile can hold."""
+    return max(16, 2 * triton.next_power_of_2(kernel_size))
 
 
 def _launch_dense(
-    kernel: Any, tiling: Dense, inputs: dict[str, Tensor], others: dict[str, Tensor], kernel_size: int,
-    strips: int = 1, **flags: int,
-) -> None:  # fmt: skip
+    kernel: Any, tiling: Dense, inputs: dict[str, Tensor], others: dict[str, Tensor], kernel_size: int, **flags: int
+) -> None:
     query = inputs["query"]
     batch, height, width, num_heads, head_dim = query.shape
     layout = Layout.of(query)
-    tile_rows = triton.cdiv(height, tiling.rows * strips)
+    tile_rows = triton.cdiv(height, tiling.rows)
     tile_cols = triton.cdiv(width, tiling.cols)
     halo_rows, halo_cols = _halo(tiling, kernel_size)
     query_strides, key_strides, value_strides = (inputs[name].stride() for name in ("query", "key", "value"))
-    kernel[(batch * num_heads * tile_rows * tile_cols,)](
+    kernel[(tile_cols * num_heads, tile_rows, batch)](
         **inputs, **others,
         query_image=query_strides[0], query_row=query_strides[1], query_col=query_strides[2],
         key_image=key_strides[0], key_row=key_strides[1], key_col=key_strides[2],
         value_image=value_strides[0], value_row=value_strides[1], value_col=value_strides[2],
-        height=height, width=width, num_heads=num_heads, tile_rows=tile_rows, tile_cols=tile_cols,
+        height=height, width=width, num_heads=num_heads,
         stat_width=layout.slots, K=kernel_size, BEFORE=window_padding(kernel_size)[0],
         HEAD_DIM=head_dim, D=max(16, layout.padded_dim), COPIES=layout.padded_dim // layout.vector,
-        ROWS=tiling.rows, COLS=tiling.cols, HALO_ROWS=halo_rows, HALO_COLS=halo_cols,
+        ROWS=tiling.rows, COLS=tiling.cols, HALO_ROWS=halo_rows, HALO_COLS=halo_cols, STEP=min(tiling.step, halo_rows),
         ENTRIES=_table_entries(kernel_size), num_warps=tiling.warps, **flags, **_compile_options(tiling),
     )  # fmt: skip
 
@@ -158,28 +159,44 @@ def launch_forward(
 def launch_backward_query(
     tiling: Tiling, inputs: dict[str, Tensor], others: dict[str, Tensor], kernel_size: int, **flags: int
 ) -> Tensor:
-    """Fills `grad_query` and `delta`, and returns the gradient of the table [2k, n, d]."""
+    """Fills `grad_query` and `delta`, and returns the gradient of the table [2k, n, d] (empty without positions)."""
     query = inputs["query"]
-    batch, height, width, num_heads, head_dim = query.shape
+    entries = _table_entries(kernel_size)
     positioned = bool(flags["HAS_POSITION"])
+    sums = torch.empty((*query.shape[:-1], entries) if positioned else (0,), dtype=query.dtype, device=query.device)
+    others = {**others, "sums": sums}
     if isinstance(tiling, Dense):
-        tiles = triton.cdiv(height, tiling.rows * tiling.strips) * triton.cdiv(width, tiling.cols)
-        entries, padded_dim = _table_entries(kernel_size), max(16, Layout.of(query).padded_dim)
-        dense_shape = (batch, num_heads, tiles, entries, padded_dim) if positioned else (0,)
-        shares = torch.empty(dense_shape, dtype=torch.float32, device=query.device)
-        flags = {**flags, "STRIPS": tiling.strips, "strips": tiling.strips}
-        others = {**others, "grad_table": shares}
         _launch_dense(dense_backward_query_kernel, tiling, inputs, others, kernel_size, **flags)
-        if not positioned:
-            return shares
-        interleaved = shares.sum(dim=(0, 2))[:, : 2 * kernel_size, :head_dim]  # [n, 2k, d]: row t, column t, …
-        return interleaved.unflatten(1, (kernel_size, 2)).permute(2, 1, 0, 3).flatten(0, 1)
-    tiles = batch * triton.cdiv(height, tiling.rows) * triton.cdiv(width, tiling.groups * tiling.cols)
-    shape = (tiles, 2 * kernel_size, num_heads, head_dim) if positioned else (1, 0)
-    shares = torch.empty(shape, dtype=torch.float32, device=query.device)
-    flags = {**flags, "LOG_TABLE": (2 * kernel_size - 1).bit_length()}
-    _launch_threads(backward_query_kernel, tiling, inputs, {**others, "grad_table": shares}, kernel_size, **flags)
-    return shares.sum(dim=0)
+    else:
+        flags = {**flags, "LOG_ENTRIES": entries.bit_length() - 1}
+        _launch_threads(backward_query_kernel, tiling, inputs, others, kernel_size, **flags)
+    return _table_gradient(query, sums, kernel_size) if positioned else sums
+
+
+def _table_gradient(query: Tensor, sums: Tensor, kernel_size: int) -> Tensor:
+    """Σ over pixels of sums ⊗ q for every head: [B, H, W, n, entries] and [B, H, W, n, d] → [2k, n, d]."""
+    batch, height, width, num_heads, head_dim = query.shape
+    pixels = batch * height * width
+    layout, entries = Layout.of(query), sums.shape[-1]
+    heads = max(layout.heads, 16 // layout.padded_dim)
+    blocks = triton.cdiv(num_heads, heads)
+    depth = 64
+    shares = max(1, min(triton.cdiv(pixels, 2 * depth), PROGRAMS_WANTED // blocks))
+    chunk = triton.cdiv(triton.cdiv(pixels, shares), depth) * depth
+    shares = triton.cdiv(pixels, chunk)
+    partial = torch.empty(
+        (shares, blocks, heads, entries, heads, layout.padded_dim), dtype=torch.float32, device=query.device
+    )
+    table_gradient_kernel[(shares, blocks)](
+        query, sums, partial, *query.stride()[:3], height, width, num_heads, pixels, chunk,
+        HEAD_DIM=head_dim, D=layout.padded_dim, HEADS=heads, ENTRIES=entries, DEPTH=depth,
+        EXACT=query.dtype == torch.float32, num_warps=4,
+    )  # fmt: skip
+    by_head = (
+        partial.sum(dim=0).diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2).flatten(0, 1)
+    )  # [blocks·heads, entries, D]
+    rows_and_cols = by_head[:num_heads, : 2 * kernel_size, :head_dim].unflatten(1, (kernel_size, 2))
+    return rows_and_cols.permute(2, 1, 0, 3).flatten(0, 1)
 
 
 def launch_backward_key_value(

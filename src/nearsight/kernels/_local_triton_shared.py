@@ -23,20 +23,15 @@ import triton
 import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-LN_2 = tl.constexpr(0.6931471805599453)
 # Below every real logit, yet finite: −∞ minus −∞ would be NaN in a window row that lies wholly outside the image.
 LOWEST = tl.constexpr(-1.0e30)
 
 
 @triton.jit
-def which_program(tile_rows, tile_cols, head_blocks):
-    """Which image, tile and block of heads this program computes."""
-    program = tl.program_id(0)
-    head_block = program % head_blocks
-    program = program // head_blocks
-    tile_col = program % tile_cols
-    program = program // tile_cols
-    return (program // tile_rows).to(tl.int64), program % tile_rows, tile_col, head_block
+def which_program(head_blocks):
+    """Image, tile and block of heads of this program; neighbours in the grid read the same cache lines."""
+    tile_col = tl.program_id(0) // head_blocks
+    return tl.program_id(2).to(tl.int64), tl.program_id(1), tile_col, tl.program_id(0) % head_blocks
 
 
 @triton.jit

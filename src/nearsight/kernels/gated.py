@@ -22,34 +22,6 @@ from .dispatch import HAS_TRITON, Backend, Verdict, choose, verdicts
 LARGEST_DENSE = 1024  # positions of a 32×32 grid: beyond, two one-dimensional products are cheaper
 
 
-def content_attention(query: Tensor, key: Tensor, value: Tensor, scale: float | None = None) -> Tensor:
-    """softmax(scale · q kᵀ) v by the fastest fused kernel: cuDNN's on Hopper, where torch's own choice is slower."""
-    if _prefers_cudnn(query):
-        needs_grad = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
-        return torch.ops.aten._scaled_dot_product_cudnn_attention(
-            query, key, value, None, needs_grad, 0.0, False, False, scale=scale
-        )[0]
-    return F.scaled_dot_product_attention(query, key, value, scale=scale)
-
-
-def _prefers_cudnn(query: Tensor) -> bool:
-    return (
-        query.is_cuda
-        and query.dtype in (torch.float16, torch.bfloat16)
-        and query.shape[-1] % 8 == 0
-        and query.shape[-1] <= 128
-        and query.numel() > 0
-        and not torch.compiler.is_exporting()
-        and torch.backends.cuda.cudnn_sdp_enabled()
-        and _is_hopper(query.device)
-    )
-
-
-@torch.compiler.assume_constant_result
-def _is_hopper(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device)[0] == 9
-
-
 def _dense_weights(v_pos: Tensor, pos_bias: Tensor, gate_value: Tensor, grid_size: Grid) -> Tensor:
     """σ(λ) · P_row ⊗ P_col as [n, N, N]."""
     by_row, by_col = positional_axis_weights(v_pos, grid_size, pos_bias)
@@ -62,8 +34,8 @@ def _fused(
     *, grid_size: Grid, scale: float | None = None,
 ) -> Tensor:  # fmt: skip
     gate_value = gate.sigmoid()
-    weights = _dense_weights(v_pos, pos_bias, gate_value, grid_size).to(value.dtype)
-    content = content_attention(query, key, value, scale)
+    weights = gated_triton.aligned_weights(_dense_weights(v_pos, pos_bias, gate_value, grid_size).to(value.dtype))
+    content = F.scaled_dot_product_attention(query, key, value, scale=scale)
     return torch.ops.nearsight.mix_positions(content, value, weights, (1 - gate_value).float())
 
 
@@ -73,7 +45,7 @@ def _dense(
 ) -> Tensor:  # fmt: skip
     gate_value = gate.sigmoid()
     weights = _dense_weights(v_pos, pos_bias, gate_value, grid_size).to(value.dtype)
-    content = content_attention(query, key, value, scale)
+    content = F.scaled_dot_product_attention(query, key, value, scale=scale)
     position = torch.einsum("nij,bnjd->bnid", weights, value)
     return torch.addcmul(position, (1 - gate_value)[:, None, None].to(value.dtype), content)
 
@@ -84,7 +56,7 @@ def _separable(
 ) -> Tensor:  # fmt: skip
     gate_value = gate.sigmoid()[:, None, None]
     by_row, by_col = positional_axis_weights(v_pos, grid_size, pos_bias)
-    content = content_attention(query, key, value, scale)
+    content = F.scaled_dot_product_attention(query, key, value, scale=scale)
     image = torch.einsum("nrh,bnhwd->bnrwd", (gate_value * by_row).to(value.dtype), value.unflatten(2, grid_size))
     position = torch.einsum("ncw,bnrwd->bnrcd", by_col.to(value.dtype), image).flatten(2, 3)
     return torch.addcmul(position, (1 - gate_value).to(value.dtype), content)
@@ -119,7 +91,7 @@ def _separable_refusal(*arguments: Tensor, **options) -> None:
 
 
 if HAS_TRITON:
-    from . import gated_triton  # noqa: F401  (registers nearsight::mix_positions)
+    from . import gated_triton
 
 BACKENDS = [
     Backend("fused", _fused_refusal, _fused),

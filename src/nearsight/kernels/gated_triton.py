@@ -3,12 +3,14 @@
 import torch
 import triton
 from torch import Tensor
+from torch.nn import functional as F
 
 from . import _gated_triton_kernels as kernels
 
 ROWS, DEPTH, MIX_WARPS = 128, 64, 4
 SIDE, GRADIENT_WARPS = 128, 8
 STAGES = 3
+ALIGNMENT = 16
 PROGRAMS_WANTED = 528  # four for each multiprocessor of a large device
 
 
@@ -27,6 +29,11 @@ def _positions_outside(tensor: Tensor) -> Tensor:
     return tensor.new_empty(batch, tokens, num_heads, head_dim).transpose(1, 2)
 
 
+def aligned_weights(weights: Tensor) -> Tensor:
+    """[n, N, N] with columns of zeros up to a multiple of 16, so that every row starts on an aligned address."""
+    return F.pad(weights, (0, -weights.shape[-1] % ALIGNMENT))
+
+
 def _launch_mix(
     weights: Tensor, value: Tensor, content: Tensor, scale: Tensor, output: Tensor, other: Tensor, partial: Tensor,
     backward: bool,
@@ -36,7 +43,7 @@ def _launch_mix(
     kernels._mix[(batch * num_heads * tiles,)](
         weights, value, content, scale, output, other, partial,
         *weights.stride(), *_places(value), *_places(content), *_places(output), *_places(other),
-        num_heads, tokens, tiles,
+        num_heads, tokens, *weights.shape[1:], tiles,
         HEAD_DIM=head_dim, D=max(16, triton.next_power_of_2(head_dim)), ROWS=ROWS, DEPTH=DEPTH, BACKWARD=backward,
         num_warps=MIX_WARPS, num_stages=STAGES,
     )  # fmt: skip
@@ -44,7 +51,10 @@ def _launch_mix(
 
 @torch.library.custom_op("nearsight::mix_positions", mutates_args=())
 def mix_positions(content: Tensor, value: Tensor, weights: Tensor, scale: Tensor) -> Tensor:
-    """scale·content + weights·value: content and value [B, n, N, d], weights [n, N, N], scale [n] → [B, n, N, d]."""
+    """scale·content + weights·value: content and value [B, n, N, d], weights [n, N, M], scale [n] → [B, n, N, d].
+
+    The weights' columns beyond N are zeros up to M, a multiple of 16: see `aligned_weights`.
+    """
     content, value = _dense_channels(content), _dense_channels(value)
     output = _positions_outside(value)
     _launch_mix(weights, value, content, scale, output, output, scale, backward=False)
@@ -72,11 +82,12 @@ def mix_positions_backward(
     shares = max(1, min(batch, PROGRAMS_WANTED // (num_heads * tiles * tiles)))
     images = triton.cdiv(batch, shares)
     shares = triton.cdiv(batch, images)
-    weight_shares = scale.new_empty(shares, num_heads, tokens, tokens, dtype=torch.float32)
+    weight_shares = scale.new_empty(shares, *weights.shape, dtype=torch.float32)
     kernels._weight_gradient[(shares * num_heads * tiles * tiles,)](
         gradient, value, weight_shares, *_places(gradient), *_places(value),
-        batch, num_heads, tokens, tiles, images,
-        HEAD_DIM=head_dim, D=max(16, triton.next_power_of_2(head_dim)), SIDE=SIDE, num_warps=GRADIENT_WARPS, num_stages=STAGES,
+        batch, num_heads, tokens, weights.shape[2], tiles, images,
+        HEAD_DIM=head_dim, D=max(16, triton.next_power_of_2(head_dim)), SIDE=SIDE,
+        num_warps=GRADIENT_WARPS, num_stages=STAGES,
     )  # fmt: skip
     return grad_content, grad_value, weight_shares.sum(dim=0), scale_shares.sum(dim=(0, 2))
 

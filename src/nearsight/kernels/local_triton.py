@@ -21,6 +21,7 @@ from ._local_triton_launch import (
 SUPPORTED_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_HEAD_DIM = 128
 LARGEST_KERNEL_SIZE = 15
+LARGEST_BATCH = 65535
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,8 @@ def refusal(
         return f"kernel size {kernel_size} exceeds {LARGEST_KERNEL_SIZE}"
     if query.numel() == 0:
         return "there is nothing to compute"
+    if query.shape[0] > LARGEST_BATCH:
+        return f"a batch of {query.shape[0]} exceeds {LARGEST_BATCH}, the grid's last axis"
     return None
 
 
