@@ -1,10 +1,13 @@
 """Nonlocality, gates and entropy of layers, against the numbers that theory and the released code give."""
 
+import weakref
+
 import pytest
 import timm
 import torch
 
-from nearsight.analysis import attention_maps, layer_summaries, nonlocality_by_layer
+from nearsight.analysis import attention_maps, head_profiles, layer_summaries, nonlocality_by_layer
+from nearsight.analysis.views import GlobalView
 from nearsight.functional import nonlocality
 from nearsight.models import ResNet, VisionTransformer, create_model
 
@@ -133,3 +136,21 @@ def test_errors_name_the_remedy(images):
         layer_summaries(create_model("resnet26"), torch.randn(1, 3, 64, 64))
     with pytest.raises(ValueError, match="use protocol='activations'"):
         nonlocality_by_layer(create_model("sasa_resnet26"), torch.randn(1, 3, 64, 64), protocol="released_code")
+
+
+@pytest.mark.parametrize("measure", [layer_summaries, head_profiles])
+def test_a_deep_model_s_maps_are_held_one_layer_at_a_time(measure, monkeypatch):
+    model = VisionTransformer(
+        width=20, depth=20, num_heads=5, num_gated_blocks=18, patch_size=8, img_size=(40, 56), num_classes=3
+    )
+    true_weights, made = GlobalView.weights, []
+
+    def watched(view):
+        assert all(reference() is None for reference in made), "a map of an earlier layer is still held"
+        weights = true_weights(view)
+        made.append(weakref.ref(weights))
+        return weights
+
+    monkeypatch.setattr(GlobalView, "weights", watched)
+    measure(model, torch.randn(6, 3, 40, 56), batch_size=3)
+    assert len(made) == 2 * 20

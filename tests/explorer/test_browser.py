@@ -42,20 +42,13 @@ if not IN_CI:
 START = "from nearsight.cli.explore import explore; import sys; explore(*sys.argv[1:], port=0, open_browser=False)"
 
 
-def serve(*sources: str):
-    """The command itself in a process of its own, and the address it prints."""
-    process = subprocess.Popen([sys.executable, "-c", START, *sources], stdout=subprocess.PIPE, text=True)
-    line = process.stdout.readline()
-    return process, next(word for word in line.split() if word.startswith("http://"))
-
-
 @pytest.fixture(scope="module")
 def address(run_folder):
-    process, address = serve(str(run_folder), "deit_nano_32")
-    yield address
-    process.terminate()
-    process.wait(20)
-    process.stdout.close()
+    """The command itself in a process of its own, and the address it prints."""
+    arguments = [sys.executable, "-c", START, str(run_folder), "deit_nano_32", "convit_tiny"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        yield next(word for word in process.stdout.readline().split() if word.startswith("http://"))
+        process.terminate()
 
 
 @pytest.fixture(scope="module")
@@ -326,22 +319,15 @@ def test_light_and_dark(page):
     assert ground() == dark
 
 
-def test_latency_beside_the_model_s_own_forward(browser, record_property):
+def test_latency_beside_the_model_s_own_forward(page, record_property):
     """From a patch to its maps in the page, for convit_tiny at 224 pixels, in units of the model's forward pass."""
-    process, address = serve("convit_tiny")
-    try:
-        page = browser.new_page(viewport={"width": 1400, "height": 1000})
-        page.goto(address)
-        page.wait_for_selector("#look[data-ready]")
-        taken = []
-        for place in range(14):
-            click_patch(page, place, 13 - place, side=14)
-            taken.append(float(page.locator("#latency").get_attribute("data-milliseconds")))
-        page.close()
-    finally:
-        process.terminate()
-        process.wait(20)
-        process.stdout.close()
+    page.locator("#compare").uncheck()
+    page.locator(".pane select").select_option(label="convit_tiny")
+    page.wait_for_function("() => document.getElementById('where').textContent.includes('of 14, column')")
+    taken = []
+    for place in range(14):
+        click_patch(page, place, 13 - place, side=14)
+        taken.append(float(page.locator("#latency").get_attribute("data-milliseconds")))
     model = open_source("convit_tiny").load()
     images = torch.randn(1, 3, 224, 224)
     with torch.no_grad():
