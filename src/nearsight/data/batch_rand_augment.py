@@ -52,6 +52,7 @@ class Choice:
         return Choice(self.operation[rows], self.magnitude[rows], self.sign[rows])
 
 
+Recolour = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 Table = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 # (images, values 0..255 [B, 3, 256], level [B, 1, 1], factor [B, 1, 1]) → table [B, 3, 256]
 _TABLES: dict[str, Table] = {
@@ -101,13 +102,9 @@ def _warped(images: Tensor, choice: Choice, fill: Tensor, interpolation: Interpo
     return torch.round(warp(images, maps, fill, interpolation)).clamp(0, 255)
 
 
-def apply_dense(images: Tensor, choice: Choice, fill: Tensor, interpolation: Interpolation) -> Tensor:
-    """Every operation for every image, then the wanted one is kept: static shapes and no wait for the device."""
-    operation, level, factor = (
-        choice.operation[:, None, None],
-        choice.level[:, None, None],
-        choice.factor[:, None, None],
-    )
+def recoloured(images: Tensor, operation: Tensor, level: Tensor, factor: Tensor) -> Tensor:
+    """Every colour operation for every image, then the wanted one is kept; images that want none stay."""
+    operation, level, factor = (value[:, None, None] for value in (operation, level, factor))
     values = _values(images)
     table = values
     for name, make in _TABLES.items():
@@ -115,10 +112,22 @@ def apply_dense(images: Tensor, choice: Choice, fill: Tensor, interpolation: Int
     out = color.lookup(images, table)
     for name, apply in _FILTERS.items():
         out = torch.where(operation[..., None] == CODE[name], apply(images, factor[..., None]), out)
-    moved = operation == CODE[GEOMETRIC[0]]
+    return out
+
+
+def apply_dense(
+    images: Tensor, choice: Choice, fill: Tensor, interpolation: Interpolation, recolour: Recolour = recoloured
+) -> Tensor:
+    """Every operation for every image, then the wanted one is kept: static shapes and no wait for the device.
+
+    `recolour` may be a compiled `recoloured`: dozens of small operations that fuse well. The warp stays outside, since
+    torch compiles bicubic sampling for minutes and gains nothing.
+    """
+    moved = choice.operation == CODE[GEOMETRIC[0]]
     for name in GEOMETRIC[1:]:
-        moved = moved | (operation == CODE[name])
-    return torch.where(moved[..., None], _warped(images, choice, fill, interpolation), out)
+        moved = moved | (choice.operation == CODE[name])
+    out = recolour(images, choice.operation, choice.level, choice.factor)
+    return torch.where(moved[:, None, None, None], _warped(images, choice, fill, interpolation), out)
 
 
 def apply_sparse(images: Tensor, choice: Choice, fill: Tensor, interpolation: Interpolation) -> Tensor:

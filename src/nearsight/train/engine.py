@@ -22,7 +22,7 @@ from nearsight.train.ema import ema_weight
 from nearsight.train.exits import DataLoadingError, DiskError, NonFiniteError, OutOfMemoryError, PreemptedError
 from nearsight.train.listeners import Listeners
 from nearsight.train.loading_trouble import explained_loading
-from nearsight.train.machine import cut_batch, pick_precision, smaller_micro_batch
+from nearsight.train.machine import compiles, cut_batch, pick_precision, smaller_micro_batch
 from nearsight.train.metrics import MetricsLog
 from nearsight.train.optimize import learning_rate
 from nearsight.train.recipe import Recipe
@@ -324,7 +324,7 @@ class Trainer:
             micro_batch=self.micro_batch,
             accumulation=self.accumulation,
             window=recipe.log_every,
-            compile=recipe.compile == "on" or (recipe.compile == "auto" and cuda),
+            compile=compiles(recipe, self.device),
             capture=recipe.graphs == "on" or (recipe.graphs == "auto" and capturable),
         )
         return TrainStep(self.task, self.bench, settings, self.world)

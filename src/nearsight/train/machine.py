@@ -34,6 +34,11 @@ def pick_precision(wish: str, device: torch.device) -> torch.dtype:
     return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[wish]
 
 
+def compiles(recipe: Recipe, device: torch.device) -> bool:
+    """Whether torch.compile is used: on request, and on GPUs unless it is declined."""
+    return recipe.compile == "on" or (recipe.compile == "auto" and device.type == "cuda")
+
+
 def cut_batch(recipe: Recipe, world: World, multiple: int) -> tuple[int, int]:
     """(micro-batch, micro-batches per update) of one process, or an error that lists what would fit."""
     if recipe.batch % (world.size * multiple):
