@@ -1,6 +1,9 @@
 """Detection through the engine: learning, resuming, warm starts, and the verbs."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,6 +11,7 @@ import torch
 from PIL import Image
 
 from nearsight.cli import detect
+from nearsight.data.detection import open_detection
 from nearsight.models import create_model
 from nearsight.models.retinanet import create_detector
 from nearsight.train.detection import DetectionTask, build_detector
@@ -21,6 +25,12 @@ from nearsight.train.runner import make_task, train
 from nearsight.train.task import Place
 
 TINY = {"layers": (1, 1, 1, 1), "width_multiplier": 0.25, "channels": 16, "head_depth": 1, "smallest_anchor": 16}
+
+
+def bundled_folder():
+    return open_detection("bccd").train.root.parent
+
+
 CPU = Place(torch.device("cpu"), micro_batch=6)
 
 
@@ -180,6 +190,18 @@ def test_drawing_marks_found_and_true_boxes():
     assert drawn[40, 20].any()
     assert not drawn[6, 51].any()
     assert (drawn[30, 45] == 255).all()
+
+
+def test_the_benchmark_on_bccd_runs(tmp_path):
+    script = Path(__file__).parents[2] / "benchmarks" / "bccd.py"
+    small = "--width=96 --height=64 --channels=16 --head-depth=1 --width-multiplier=0.25 --batch=6 --epochs=0.5"
+    command = [sys.executable, str(script), str(bundled_folder()), f"--out={tmp_path / 'out.json'}", "--device=cpu"]
+    command += [*small.split(), "--eval-every=1", "--models", "retinanet_resnet26", "--seeds", "0"]
+    subprocess.run(command, check=True, capture_output=True, timeout=150)
+    content = json.loads((tmp_path / "out.json").read_text())
+    assert content["failures"] == []
+    assert content["summary"]["retinanet_resnet26"]["n"] == 1
+    assert 0 <= content["runs"][0]["test"]["mAP50"] <= 1
 
 
 @pytest.fixture(scope="module")

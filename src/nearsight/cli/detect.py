@@ -129,10 +129,9 @@ def _print_values(split: str, values: dict[str, float]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{split} (measured, COCO's protocol)")
-    for name in values:
-        table.add_column(name, justify="right")
-    table.add_row(*(f"{value:.3f}" for value in values.values()))
+    table = Table("value", split, title="measured, by COCO's protocol")
+    for name, value in values.items():
+        table.add_row(name, f"{value:.3f}")
     Console().print(table)
 
 

@@ -16,8 +16,8 @@ class DetectionHead(nn.Module):
     """`depth` 3×3s with ReLUs, then a prediction of `num_outputs` for each anchor; the weights serve all levels.
 
     kind "conv": 3×3 convolutions, the prediction is one too. kind "attention": every 3×3 is local attention, also the
-    last one, and a pointwise convolution ends the head: it mixes the attention's heads and makes the outputs. With five
-    attention layers SASA's Table 2 has its parameters; with four they are 0.4 M too few.
+    one that predicted (hence one layer more), and a pointwise convolution ends the head: it mixes the attention's heads
+    and makes the outputs. With five attention layers SASA's Table 2 has its parameters; with four, 0.4 M too few.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class DetectionHead(nn.Module):
         super().__init__()
         self.num_outputs = num_outputs
         mixer = conv_mixer if kind == "conv" else attention_mixer(**(attention or {}))
-        self.mixers = nn.ModuleList(mixer(channels, 1) for _ in range(depth))
-        self.norms = nn.ModuleList(norm(channels) for _ in range(depth))
+        layers, extent = (depth, 3) if kind == "conv" else (depth + 1, 1)
+        self.mixers = nn.ModuleList(mixer(channels, 1) for _ in range(layers))
+        # Also after the last attention: W_V starts so small that the prediction would see next to nothing.
+        self.norms = nn.ModuleList(norm(channels) for _ in range(layers))
         self.relu = nn.ReLU(inplace=True)
-        self.last_mixer = nn.Identity() if kind == "conv" else mixer(channels, 1)
-        extent = 3 if kind == "conv" else 1
         self.predictor = nn.Conv2d(channels, num_anchors * num_outputs, extent, padding=extent // 2)
         for module in self.modules():
             if isinstance(module, nn.Conv2d) and module.bias is not None:
@@ -55,7 +55,7 @@ class DetectionHead(nn.Module):
     def _read(self, x: Tensor) -> Tensor:
         for mixer, norm in zip(self.mixers, self.norms, strict=True):
             x = self.relu(norm(mixer(x)))
-        y = self.predictor(self.last_mixer(x))
+        y = self.predictor(x)
         return y.permute(0, 2, 3, 1).reshape(y.shape[0], -1, self.num_outputs)
 
 

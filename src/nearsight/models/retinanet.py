@@ -86,7 +86,7 @@ def build_retinanet(
 ) -> RetinaNet:
     """A RetinaNet on a registered backbone.
 
-    `norm` sits after each 3×3 of the pyramid and after those of the heads but the last. "group" trains from scratch;
+    `norm` sits after each 3×3 (or attention) of pyramid and heads, not after predictions. "group" trains from scratch;
     "none" is what torchvision's first RetinaNet has. `attention` goes to `LocalSelfAttention2d` in pyramid and heads,
     `backbone_options` to the backbone. Anchors: `scales_per_level` × `aspect_ratios` a position, the smallest of side
     `smallest_anchor` on the finest level; or every side in `sizes`.
