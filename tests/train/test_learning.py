@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 
@@ -160,3 +161,47 @@ def test_optimizers_are_torchs_own_and_fused():
 )
 def test_smaller_micro_batches_stay_whole_groups(micro, multiple, expected):
     assert smaller_micro_batch(micro, multiple) == expected
+
+
+def test_a_captured_step_is_the_same_step(monkeypatch):
+    """The capture's bookkeeping without a GPU: real steps first, one capture, replays fed through fixed buffers.
+
+    Here the "capture" executes, so that the replay which follows it must not; later replays execute what was captured.
+    """
+    counts = {"captured": 0, "replayed": 0}
+
+    class Graph:
+        def replay(self) -> None:
+            counts["replayed"] += 1
+            if counts["replayed"] > 1:
+                step._update(step._buffers)
+
+    @contextlib.contextmanager
+    def capture(graph, **options):
+        counts["captured"] += 1
+        yield
+
+    class Stream:
+        def wait_stream(self, other) -> None:
+            assert isinstance(other, Stream)
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    recipe = toy_recipe(drop_path=0.2)
+    results = []
+    for captured in (False, True):
+        task = ToyTask(recipe)
+        bench = Workbench(task, recipe, World(), torch.device("cpu"))
+        settings = StepSettings(torch.device("cpu"), torch.float32, 0.0, 8, 2, 9, compile=False, capture=captured)
+        step = TrainStep(task, bench, settings, World())
+        feed = task.feed(0, Place(torch.device("cpu"), micro_batch=8))
+        for number in range(9):
+            step(number, next(feed), 1e-2 / (1 + number), ema_weight(number, 0.9), seed=number)
+        results.append((step.read(), bench.model.state_dict(), bench.averaged.model.state_dict()))
+    assert counts == {"captured": 1, "replayed": 6}
+    assert results[0][0] == results[1][0]
+    for plain, graphed in zip(results[0][1:], results[1][1:], strict=True):
+        assert all(torch.equal(plain[name], graphed[name]) for name in plain)

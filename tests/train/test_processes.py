@@ -30,17 +30,18 @@ def alone(zygote, tmp_path_factory):
     return run
 
 
-def _run_ranks(zygote, run, size, **spec):
+def _run_ranks(zygote, run, size, changes=None, **spec):
     """As torchrun would start them, without its agent and its imports."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(size), "TORCHELASTIC_RUN_ID": "t"}
+    recipe = {**RECIPE, **(changes or {})}
     children = []
     for rank in range(size):
         environment = {**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)}
         output = f"{run}.rank{rank}.out"
-        children.append(zygote.start(run, output=output, environment=environment, recipe=RECIPE, **spec))
+        children.append(zygote.start(run, output=output, environment=environment, recipe=recipe, **spec))
     return [child.end() for child in children]
 
 
@@ -58,6 +59,16 @@ def test_the_number_of_processes_may_change_between_restarts(zygote, alone, tmp_
     assert zygote.run(run, recipe=RECIPE, stop_at=17).code == 75
     assert [one.code for one in _run_ranks(zygote, run, 2, stop_at=40)] == [75, 75]
     assert zygote.run(run, recipe=RECIPE).code == 0
+    losses = _losses(run)
+    assert list(losses) == list(range(1, 61))
+    assert list(losses.values()) == pytest.approx(list(_losses(alone).values()), abs=1e-4)
+
+
+def test_sharded_parameters_give_the_curve_of_one_process(zygote, alone, tmp_path):
+    run = tmp_path / "run"
+    assert [one.code for one in _run_ranks(zygote, run, 2, stop_at=25, changes={"fsdp": True})] == [75, 75]
+    ended = _run_ranks(zygote, run, 2, changes={"fsdp": True})
+    assert [one.code for one in ended] == [0, 0], ended
     losses = _losses(run)
     assert list(losses) == list(range(1, 61))
     assert list(losses.values()) == pytest.approx(list(_losses(alone).values()), abs=1e-4)

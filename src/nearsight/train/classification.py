@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearsight.data import BatchMix, Mixing
+from nearsight.data import BatchAugment, BatchMix, Mixing
 from nearsight.train.classifier import build_classifier
 from nearsight.train.distill import BothHeads, ask_teacher, distillation_term, load_teacher
 from nearsight.train.distributed import World
 from nearsight.train.image_data import ImageData
-from nearsight.train.machine import pick_precision
+from nearsight.train.machine import compiles, pick_precision
 from nearsight.train.recipe import Recipe
 from nearsight.train.task import Batch, Inputs, Page, Place
 
@@ -44,14 +44,14 @@ class ClassificationTask:
         group = math.gcd(recipe.batch, _LARGEST_GROUP)
         self.batch_multiple = group if self.mixes else 1
         self.device = torch.device("cpu")
-        self._augment: nn.Module | None = None
+        self._augment: BatchAugment | None = None
         self._mix: nn.Module | None = None
         self._teacher: nn.Module | None = None
         self._pixels: tuple[Tensor, Tensor] | None = None
 
     @property
     def steps_per_epoch(self) -> int:
-        return self.data.order(0).steps(self.recipe.batch)
+        return self.data.steps_per_epoch
 
     @property
     def stays_on_device(self) -> bool:
@@ -88,6 +88,8 @@ class ClassificationTask:
         recipe = self.recipe
         self.device = device
         self._augment = self.data.augmentation().to(device)
+        if compiles(recipe, device):
+            self._augment.compile_parts()
         if self.mixes:
             mixing = Mixing(
                 mixup=recipe.mixup,
@@ -106,7 +108,8 @@ class ClassificationTask:
     def prepare(self, inputs: Inputs, step: Tensor, first: int) -> Batch:
         assert self._augment is not None
         if self._pixels is not None:
-            images, labels = (source[inputs["indices"]] for source in self._pixels)
+            pixels, all_labels = self._pixels
+            images, labels = pixels[inputs["indices"]], all_labels[inputs["indices"]]
         else:
             images, labels = inputs["images"], inputs["labels"]
         images = self._augment(images, inputs["keys"])

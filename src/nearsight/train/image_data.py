@@ -63,6 +63,7 @@ class ImageData:
         self.stored_size = size if recipe.crop != "resized" else round(size / recipe.eval_crop)
         small = count * 3 * self.stored_size**2 <= _LARGEST_RESIDENT
         self.resident = recipe.resident == "on" or (recipe.resident == "auto" and small)
+        self.steps_per_epoch = count // recipe.batch
         self.bad = BadImageLog(count, cap=recipe.bad_images)
         self._on_device: dict[tuple[str, torch.device], tuple[Tensor, Tensor]] = {}
 
@@ -100,8 +101,7 @@ class ImageData:
 
     def training_batches(self, start_step: int, place: Place) -> Iterator[list[Inputs]]:
         """Endless micro-batches from ``start_step`` on: places and keys when resident, images when streamed."""
-        steps = self.order(0).steps(self.recipe.batch)
-        first_epoch, first_step = divmod(start_step, steps)
+        first_epoch, first_step = divmod(start_step, self.steps_per_epoch)
         for epoch in itertools.count(first_epoch):
             begin = first_step if epoch == first_epoch else 0
             batches = self._resident_epoch if self.resident else self._streamed_epoch
@@ -113,7 +113,7 @@ class ImageData:
         """One copy of the epoch's order to the device; a step is a slice of it, the pixels are gathered there."""
         indices = torch.from_numpy(order.indices).to(place.device)
         keys = torch.from_numpy(order.keys).to(place.device)
-        for step in range(begin, order.steps(self.recipe.batch)):
+        for step in range(begin, self.steps_per_epoch):
             part = order.part(step, self.recipe.batch, place.rank, place.world_size)
             yield {"indices": indices[part], "keys": keys[part]}
 

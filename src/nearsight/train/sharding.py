@@ -7,11 +7,11 @@ from typing import Any
 import torch
 import torch.distributed.checkpoint.state_dict as dcp
 from torch import Tensor, nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 
 _WHOLE = dcp.StateDictOptions(full_state_dict=True, cpu_offload=True)
-_SPREAD = dcp.StateDictOptions(full_state_dict=True)
+_SPREAD = dcp.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
 
 
 def shard(model: nn.Module) -> None:
@@ -20,11 +20,12 @@ def shard(model: nn.Module) -> None:
         if isinstance(container, nn.ModuleList):
             for block in container:
                 fully_shard(block)
-    fully_shard(model)
+    # The default leaves the outermost parameters whole after a forward pass, where saving would not find them.
+    fully_shard(model, reshard_after_forward=True)
 
 
 def is_sharded(model: nn.Module) -> bool:
-    return any(isinstance(parameter, DTensor) for parameter in model.parameters())
+    return isinstance(model, FSDPModule)
 
 
 def whole(value: Tensor) -> Tensor:
@@ -60,5 +61,8 @@ def scatter_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensor
     for full_name, value in tensors.items():
         name, _, key = full_name.rpartition("/")
         state.setdefault(name, {})[key] = value
-    groups = dcp.get_optimizer_state_dict(model, optimizer, options=_SPREAD)["param_groups"]
+    rates = [group["lr"] for group in optimizer.param_groups]
+    groups = dcp.get_optimizer_state_dict(model, optimizer)["param_groups"]
     dcp.set_optimizer_state_dict(model, optimizer, {"state": state, "param_groups": groups}, options=_SPREAD)
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate  # loading put copies here; the schedule writes into the originals

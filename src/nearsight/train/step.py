@@ -73,9 +73,9 @@ class TrainStep:
         self.growth = torch.zeros((), device=device)
         self.pending = 0
         self.steps_run = 0
-        self._prepare: Any = torch.compile(task.prepare, dynamic=False) if settings.compile else task.prepare
         self._forward: Any = torch.compile(bench.module, dynamic=False) if settings.compile else bench.module
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._side: torch.cuda.Stream | None = None
         self._buffers: list[dict[str, Tensor]] = []
 
     def __call__(self, step: int, inputs: Sequence[Inputs], lr: float, ema_weight: float, seed: int) -> None:
@@ -118,7 +118,8 @@ class TrainStep:
             for name, value in micro.items():
                 buffers[name].copy_(value, non_blocking=True)
         if self.steps_run < _WARM_UP_STEPS:
-            side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+            self._side = self._side or torch.cuda.Stream()
+            side, main = self._side, torch.cuda.current_stream()
             side.wait_stream(main)
             with torch.cuda.stream(side):
                 self._update(self._buffers)
@@ -127,7 +128,7 @@ class TrainStep:
         if self._graph is None:
             self.optimizer.zero_grad(set_to_none=True)  # so that the graph's own memory holds the gradients
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
                 self._update(self._buffers)
         self._graph.replay()
 
@@ -155,13 +156,13 @@ class TrainStep:
         settings = self.settings
         first = self.world.rank * settings.micro_batch * settings.accumulation + index * settings.micro_batch
         with torch.no_grad():
-            batch: Batch = self._prepare(inputs, self.step_number, first)
+            batch: Batch = self.task.prepare(inputs, self.step_number, first)
         low = settings.precision != torch.float32
         autocast = torch.autocast(settings.device.type, settings.precision) if low else contextlib.nullcontext()
-        with self._syncing(last), autocast:
-            loss = self.task.loss(self._forward(batch.inputs), batch).float() / settings.accumulation
-            with torch.autocast(settings.device.type, enabled=False):
-                (loss * self.scale if settings.precision == torch.float16 else loss).backward()
+        with self._syncing(last):
+            with autocast:
+                loss = self.task.loss(self._forward(batch.inputs), batch).float() / settings.accumulation
+            (loss * self.scale if settings.precision == torch.float16 else loss).backward()
         return loss.detach()
 
     def _syncing(self, last: bool) -> contextlib.AbstractContextManager[Any]:

@@ -1,0 +1,143 @@
+"""Progress and trackers: told everything, able to stop nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+import time
+import warnings
+
+import pytest
+
+from nearsight.train import trackers
+from nearsight.train.listeners import Listeners
+from nearsight.train.metrics import MetricsLog, read_metrics
+from nearsight.train.progress import JsonProgress, PlainProgress, QuietProgress, describe_training
+from nearsight.train.recipe import Recipe
+
+TRAINING = {
+    "kind": "train",
+    "step": 30,
+    "epoch": 1.5,
+    "loss": 2.25,
+    "grad_norm": 1.0,
+    "lr": 5e-4,
+    "skipped": 0,
+    "images_per_second": 812.3,
+    "data_wait": 0.031,
+}
+EVALUATION = {"kind": "eval", "step": 30, "epoch": 1.5, "val_top1": 43.21, "gates": [[0.7, 0.8], [0.6, 0.5]]}
+
+
+class Broken:
+    def record(self, record):
+        raise OSError("the server is gone")
+
+    def note(self, text):
+        return
+
+    def close(self):
+        return
+
+
+def test_a_broken_listener_is_dropped_with_one_warning():
+    stream = io.StringIO()
+    listeners = Listeners([Broken(), JsonProgress(stream)])
+    with pytest.warns(UserWarning, match="Broken failed and is left out.*the server is gone"):
+        listeners.record(TRAINING)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        listeners.record(EVALUATION)
+    assert [json.loads(line)["kind"] for line in stream.getvalue().splitlines()] == ["train", "eval"]
+
+
+def test_plain_lines():
+    stream = io.StringIO()
+    progress = PlainProgress(100, stream)
+    progress.record(TRAINING)
+    progress.record({**TRAINING, "step": 40})  # too soon for another line
+    progress.record(EVALUATION)
+    progress.note("a file\nname\x1b[31m")
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "epoch 1.5  step 30/100  loss 2.2500  lr 5.00e-04  812 images/s  data wait 3 %"
+    assert lines[1] == "epoch 1.5  val_top1 43.210"
+    assert lines[2] == r"a file\nname\x1b[31m"
+    assert len(lines) == 3
+    assert "2 skipped" in describe_training({**TRAINING, "skipped": 2}, 100, 3725)
+    assert describe_training(TRAINING, 100, 3725).endswith("ETA 1:02:05")
+    assert "loss nan" in describe_training({**TRAINING, "loss": "nan"}, 100, None)
+
+
+def test_quiet_says_warnings_only():
+    stream = io.StringIO()
+    quiet = QuietProgress(stream)
+    quiet.record(TRAINING)
+    quiet.note("resumed")
+    quiet.note("warning: disk")
+    assert stream.getvalue() == "warning: disk\n"
+
+
+def test_numbers_get_flat_names():
+    assert trackers.flat_numbers(EVALUATION) == {
+        "eval/epoch": 1.5,
+        "eval/val_top1": 43.21,
+        "eval/gates/0/0": 0.7,
+        "eval/gates/0/1": 0.8,
+        "eval/gates/1/0": 0.6,
+        "eval/gates/1/1": 0.5,
+    }
+
+
+def test_tensorboard_files_are_written(tmp_path):
+    (tracker,) = trackers.make_trackers(Recipe(tensorboard=True), tmp_path)
+    tracker.record(TRAINING)
+    tracker.close()
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    assert b"train/images_per_second" in file.read_bytes()
+
+
+def test_a_hanging_tracker_does_not_hold_the_run(monkeypatch):
+    release = threading.Event()
+
+    class Hanging:
+        def log(self, values, step):
+            release.wait(30)
+
+        def close(self):
+            return
+
+    monkeypatch.setattr(trackers, "_SECONDS_AT_CLOSE", 0.2)
+    tracker = trackers.BackgroundTracker(Hanging)
+    began = time.monotonic()
+    for _ in range(100):
+        tracker.record(TRAINING)
+    tracker.close()
+    assert time.monotonic() - began < 5
+    release.set()
+
+
+def test_the_log_survives_a_disk_that_is_full_for_a_while(tmp_path, monkeypatch):
+    log = MetricsLog(tmp_path / "metrics.jsonl")
+    log.restore(b'{"step": 1}\n')
+    log.append({"step": 2, "loss": float("nan"), "gates": [[0.5, float("inf")]]})
+
+    class Full:
+        def write(self, content):
+            raise OSError(28, "No space left on device")
+
+        def close(self):
+            return
+
+    log._file.close()
+    log._file = Full()
+    log.append({"step": 3})
+    assert [record["step"] for record in read_metrics(log.path)] == [1, 2]
+    log.append({"step": 4})
+    log.flush()
+    log.release()
+    records = read_metrics(log.path)
+    assert [record["step"] for record in records] == [1, 2, 3, 4]
+    assert records[1] == {"step": 2, "loss": "nan", "gates": [[0.5, "inf"]]}
+    log.path.write_bytes(log.path.read_bytes()[:-4])
+    assert [record["step"] for record in read_metrics(log.path)] == [1, 2, 3]
