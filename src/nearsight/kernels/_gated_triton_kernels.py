@@ -3,8 +3,8 @@
 
     out[b, i, h] = scale[h] · content[b, i, h] + Σ_j P[h, i, j] · value[b, j, h]
 
-P (the gate already in it) is small enough to live in the L2 cache, so the product reads v once and its result never goes
-to memory on its own. It comes as [n, N, M] with columns of zeros up to a multiple of 16, M, which keeps its rows aligned.
+P (the gate already in it) is small enough to live in the L2 cache, so the product reads v once and its result never
+goes to memory on its own. It comes as [n, N, M], columns of zeros up to a multiple of 16, which keeps rows aligned.
 Other tensors are read through their strides over (image, head, position), channels dense.
 """
 

@@ -1,0 +1,129 @@
+"""`nearsight bench layers` and `nearsight bench models`: measured side by side in one run, on this machine."""
+
+from pathlib import Path
+from typing import Literal
+
+DeviceName = Literal["auto", "cuda", "cpu"]
+
+
+def _pick_device(name: DeviceName):
+    import torch
+
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: no CUDA device is available; use --device cpu")
+    chosen = ("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name
+    return torch.device(chosen)
+
+
+def layers(
+    *,
+    batch: int | None = None,
+    only: str = "",
+    repeats: int = 10,
+    explain: bool = False,
+    device: DeviceName = "auto",
+    out: Path | None = None,
+) -> int:
+    """Time 7×7 local attention beside the 3×3 convolution it replaces, unfold and FlexAttention, at four stages.
+
+    Parameters
+    ----------
+    batch
+        Images in a batch; 128 on a GPU, 4 on a CPU.
+    only
+        Comma-separated rows to measure: conv, projection, attention, layer, unfold, flex; all by default.
+    repeats
+        Rounds whose median is shown.
+    explain
+        Say which backend runs at each stage and why the others do not, and measure nothing.
+    device
+        Where to measure.
+    out
+        Folder for layers_<hardware>.md and .json.
+    """
+    import torch
+
+    from .bench_layers import COLUMNS, PEERS, STAGES, explain_stage, measure_stage
+    from .bench_measure import as_table, environment, write_results
+
+    place = _pick_device(device)
+    peers = tuple(only.split(",")) if only else PEERS
+    unknown = set(peers) - set(PEERS)
+    if unknown:
+        raise ValueError(f"--only: {', '.join(sorted(unknown))} is unknown; choose from {', '.join(PEERS)}")
+    size = (128 if place.type == "cuda" else 4) if batch is None else batch
+    dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
+    if explain:
+        print("\n".join(explain_stage(channels, side, size, dtype, place) for channels, side in STAGES))
+        return 0
+    rows = []
+    for channels, side in STAGES:
+        measured = measure_stage(channels, side, size, dtype, place, peers, repeats)
+        print(as_table(measured, COLUMNS), flush=True)
+        rows += measured
+    where = environment(place) | {"batch": str(size), "type": str(dtype).removeprefix("torch.")}
+    print("measured on " + ", ".join(f"{name} {value}" for name, value in where.items()))
+    if out is not None:
+        print(f"written to {write_results(out, 'layers', rows, COLUMNS, where)}")
+    return 0
+
+
+def models(
+    *,
+    batch: int | None = None,
+    only: str = "",
+    modes: str = "eager,compiled",
+    train: bool = True,
+    repeats: int = 5,
+    device: DeviceName = "auto",
+    out: Path | None = None,
+) -> int:
+    """Time ConViT beside timm's and a plain ViT, and the attention ResNet-50 beside the convolutional one.
+
+    Parameters
+    ----------
+    batch
+        Images in a batch; 256 on a GPU (1 at 1024 pixels), 8 on a CPU.
+    only
+        Measure groups whose name contains one of these comma-separated words: convit_tiny, 1024, resnet50…
+    modes
+        Comma-separated: eager, compiled.
+    train
+        Also time training steps (forward, backward, AdamW).
+    repeats
+        Rounds whose median is shown.
+    device
+        Where to measure.
+    out
+        Folder for models_<hardware>.md and .json.
+    """
+    from .bench_measure import as_table, environment, write_results
+    from .bench_models import COLUMNS, entries, measure, ratios
+
+    place = _pick_device(device)
+    wanted = [entry for entry in entries() if not only or any(word in entry.group for word in only.split(","))]
+    if not wanted:
+        raise ValueError(f"--only {only!r} matches no group; there are {', '.join({e.group for e in entries()})}")
+    unknown = set(modes.split(",")) - {"eager", "compiled"}
+    if unknown:
+        raise ValueError(f"--modes: {', '.join(sorted(unknown))} is unknown; choose from eager, compiled")
+    rows = []
+    for entry in wanted:
+        large = entry.img_size > 512
+        size = (256 if place.type == "cuda" else 8) if batch is None else batch
+        for mode in modes.split(","):
+            if large and mode == "compiled":
+                continue
+            rows.append(
+                measure(
+                    entry, mode == "compiled", 1 if large else size, place, train=train and not large, repeats=repeats
+                )
+            )
+            print(as_table(rows[-1:], COLUMNS).splitlines()[-1], flush=True)
+    print(as_table(rows, COLUMNS))
+    print("\n".join(ratios(rows)))
+    where = environment(place) | {"batch": str(batch or "default")}
+    print("measured on " + ", ".join(f"{name} {value}" for name, value in where.items()))
+    if out is not None:
+        print(f"written to {write_results(out, 'models', rows, COLUMNS, where)}")
+    return 0

@@ -1,0 +1,137 @@
+"""Local attention beside what it replaces and what people use for it, at the four stages of a ResNet."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..functional import local as equations
+from ..kernels import explain_local_attention, local_attention
+from ..nn import LocalSelfAttention2d
+from .bench_measure import Row, device_ms, median_ms, peak_memory
+
+STAGES = ((64, 56), (128, 28), (256, 14), (512, 7))  # channels and side of ResNet-50's four stages at 224 pixels
+NUM_HEADS = 8
+KERNEL_SIZE = 7
+COLUMNS = (
+    "shape", "what", "forward ms", "× conv", "forward+backward ms", "× conv (f+b)", "eager forward ms", "memory MiB",
+)  # fmt: skip
+PEERS = ("conv", "projection", "attention", "layer", "unfold", "flex")
+
+
+def flex_attention_step(side: int) -> Callable[..., Tensor]:
+    """FlexAttention with the same window and q·r term; heads of 8 channels are padded to its least, 16."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    reach = KERNEL_SIZE // 2
+
+    def in_window(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        rows = (query // side - key // side).abs() <= reach
+        return rows & ((query % side - key % side).abs() <= reach)
+
+    mask = create_block_mask(in_window, None, None, side * side, side * side, device="cuda")
+    compiled = torch.compile(flex_attention, dynamic=False)
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, row_embedding: Tensor, col_embedding: Tensor) -> Tensor:
+        dtype, half = query.dtype, query.shape[-1] // 2
+        by_row = torch.einsum("bijnd,gkd->bnijk", query[..., :half], row_embedding.to(dtype)).flatten(2, 3)
+        by_col = torch.einsum("bijnd,gkd->bnijk", query[..., half:], col_embedding.to(dtype)).flatten(2, 3)
+
+        def add_position(score: Tensor, batch: Tensor, head: Tensor, at: Tensor, key_at: Tensor) -> Tensor:
+            row = torch.clamp(key_at // side - at // side + reach, 0, KERNEL_SIZE - 1)
+            col = torch.clamp(key_at % side - at % side + reach, 0, KERNEL_SIZE - 1)
+            return score + by_row[batch, head, at, row] + by_col[batch, head, at, col]
+
+        pad = max(0, 16 - query.shape[-1])
+        parts = [nn.functional.pad(x.flatten(1, 2).transpose(1, 2), (0, pad)) for x in (query, key, value)]
+        out = compiled(*parts, score_mod=add_position, block_mask=mask, scale=1.0)
+        return out[..., : query.shape[-1]].transpose(1, 2).unflatten(1, (side, side))
+
+    return attend
+
+
+def measure_stage(
+    channels: int, side: int, batch: int, dtype: torch.dtype, device: torch.device, peers: Sequence[str], repeats: int
+) -> list[Row]:
+    """One row for each peer at one stage; the attention rows take q, k, v as views of one projection."""
+    head_dim, num_sets = channels // NUM_HEADS, 3
+    shape = (batch, side, side, 3, NUM_HEADS, head_dim)
+    projected = [torch.randn(shape, device=device, dtype=dtype).unbind(3) for _ in range(num_sets)]
+    images = [
+        torch.randn(batch, channels, side, side, device=device, dtype=dtype).to(memory_format=torch.channels_last)
+        for _ in range(num_sets)
+    ]
+    row_embedding, col_embedding = (
+        torch.randn(1, KERNEL_SIZE, head_dim // 2, device=device, requires_grad=True) for _ in range(2)
+    )
+
+    def on_images(module: nn.Module) -> tuple[Callable[[Any], Tensor], list[Any], list[Tensor]]:
+        module = module.to(device=device, dtype=dtype, memory_format=torch.channels_last)
+        return module, images, list(module.parameters())
+
+    def on_projected(function: Callable[..., Tensor]) -> tuple[Callable[[Any], Tensor], list[Any], list[Tensor]]:
+        embeddings = (row_embedding, col_embedding)
+        return lambda one: function(*one, *embeddings), projected, list(embeddings)
+
+    builders: dict[str, Callable[[], tuple[Callable[[Any], Tensor], list[Any], list[Tensor]]]] = {
+        "conv": lambda: on_images(nn.Conv2d(channels, channels, 3, padding=1, bias=False)),
+        "projection": lambda: on_images(nn.Conv2d(channels, 3 * channels, 1, bias=False)),
+        "attention": lambda: on_projected(lambda *x: local_attention(*x, kernel_size=KERNEL_SIZE)),
+        "layer": lambda: on_images(LocalSelfAttention2d(channels, channels, KERNEL_SIZE, num_heads=NUM_HEADS)),
+        "unfold": lambda: on_projected(
+            lambda q, k, v, r, c: equations.local_attention(
+                q, k, v, r.to(q.dtype), c.to(q.dtype), kernel_size=KERNEL_SIZE
+            )
+        ),
+        "flex": lambda: on_projected(flex_attention_step(side)),
+    }
+    rows: list[Row] = []
+    for peer in peers:
+        if peer == "flex" and device.type != "cuda":
+            continue
+        step, sets, parameters = builders[peer]()
+        rows.append({"shape": f"{channels} × {side}²", "what": peer})
+        rows[-1] |= _measure(step, sets, parameters, device, repeats)
+        conv = next((row for row in rows if row["what"] == "conv"), None)
+        if conv is not None:
+            rows[-1]["× conv"] = rows[-1]["forward ms"] / conv["forward ms"]
+            rows[-1]["× conv (f+b)"] = rows[-1]["forward+backward ms"] / conv["forward+backward ms"]
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    return rows
+
+
+def _measure(
+    step: Callable[[Any], Tensor], sets: list[Any], parameters: list[Tensor], device: torch.device, repeats: int
+) -> Row:
+    leaves = [
+        tuple(x.detach().requires_grad_() for x in one) if isinstance(one, tuple) else one.detach().requires_grad_()
+        for one in sets
+    ]
+    gradient = torch.randn_like(step(sets[0]))
+
+    def forward(one: Any) -> Tensor:
+        with torch.no_grad():
+            return step(one)
+
+    def both(one: Any) -> Any:
+        inputs = [*one, *parameters] if isinstance(one, tuple) else [one, *parameters]
+        return torch.autograd.grad(step(one), inputs, gradient)
+
+    memory = peak_memory(both, leaves[0], device)
+    return {
+        "forward ms": device_ms(forward, sets, device, repeats),
+        "forward+backward ms": device_ms(both, leaves, device, repeats),
+        "eager forward ms": median_ms(forward, sets, device, repeats),
+        "memory MiB": None if memory is None else memory / 2**20,
+    }
+
+
+def explain_stage(channels: int, side: int, batch: int, dtype: torch.dtype, device: torch.device) -> str:
+    """Which backend attention takes at a stage, and why not the others."""
+    head_dim = channels // NUM_HEADS
+    query = torch.empty(batch, side, side, NUM_HEADS, head_dim, device=device, dtype=dtype)
+    embedding = torch.empty(1, KERNEL_SIZE, head_dim // 2, device=device)
+    verdicts = explain_local_attention(query, query, query, embedding, embedding, kernel_size=KERNEL_SIZE)
+    return "\n".join(f"{channels} × {side}²: {verdict}" for verdict in verdicts)

@@ -1,0 +1,133 @@
+"""Whole models side by side: ours, timm's and plain ones of the same width, eager and compiled."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .bench_measure import Row, median_ms, peak_memory
+
+COLUMNS = ("group", "model", "mode", "inference images/s", "training images/s", "training GiB", "inference GiB")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One model of a comparison; entries of one `group` are measured at the same size."""
+
+    group: str
+    name: str
+    build: Callable[[], nn.Module]
+    img_size: int = 224
+
+
+def _timm(name: str, **options: Any) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        import timm
+
+        return timm.create_model(name, **options)
+
+    return build
+
+
+def _plain_vit(dim: int, num_heads: int) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        from timm.models.vision_transformer import VisionTransformer
+
+        return VisionTransformer(embed_dim=dim, num_heads=num_heads)
+
+    return build
+
+
+def _ours(name: str, **options: Any) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        from ..models import create_model
+
+        return create_model(name, **options)
+
+    return build
+
+
+def entries() -> list[Entry]:
+    """Every comparison: three ConViTs at 224 pixels, one at 1024, and ResNet-50 with attention."""
+    listed = []
+    for size, dim, num_heads in (("tiny", 192, 4), ("small", 432, 9), ("base", 768, 16)):
+        group = f"convit_{size}"
+        listed += [
+            Entry(group, "nearsight", _ours(f"convit_{size}")),
+            Entry(group, "timm", _timm(f"convit_{size}")),
+            Entry(group, "plain ViT", _plain_vit(dim, num_heads)),
+        ]
+    listed += [
+        Entry("convit_small_1024", "nearsight", _ours("convit_small", img_size=1024), img_size=1024),
+        Entry("convit_small_1024", "timm", _timm("convit_small", img_size=1024), img_size=1024),
+        Entry("resnet50", "convolution", _ours("resnet50")),
+        Entry("resnet50", "attention, conv stem", _ours("sasa_resnet50_convstem")),
+    ]
+    return listed
+
+
+def measure(entry: Entry, compiled: bool, batch: int, device: torch.device, *, train: bool, repeats: int) -> Row:
+    """Images a second and memory of one model in one mode; bfloat16 autocast on a GPU, float32 on a CPU."""
+    torch.manual_seed(0)
+    torch._dynamo.reset()
+    model = entry.build().to(device=device, memory_format=torch.channels_last)
+    run = torch.compile(model) if compiled else model
+    shape = (batch, 3, entry.img_size, entry.img_size)
+    sets = [torch.randn(shape, device=device).to(memory_format=torch.channels_last) for _ in range(2)]
+    labels = torch.randint(1000, (batch,), device=device)
+    half = device.type == "cuda"
+
+    def infer(images: Tensor) -> Tensor:
+        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=half):
+            return run(images)
+
+    row: Row = {"group": entry.group, "model": entry.name, "mode": "compiled" if compiled else "eager"}
+    model.eval()
+    infer(sets[0])
+    used = peak_memory(infer, sets[0], device)
+    row["inference GiB"] = None if used is None else used / 2**30
+    row["inference images/s"] = batch / median_ms(infer, sets, device, repeats) * 1e3
+    if train:
+        model.train()
+        optimizer = torch.optim.AdamW(model.parameters(), fused=half)
+
+        def learn(images: Tensor) -> None:
+            with torch.autocast(device.type, torch.bfloat16, enabled=half):
+                loss = nn.functional.cross_entropy(run(images), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        learn(sets[0])
+        used = peak_memory(learn, sets[0], device)
+        row["training GiB"] = None if used is None else used / 2**30
+        row["training images/s"] = batch / median_ms(learn, sets, device, repeats) * 1e3
+    if device.type == "cuda":
+        del model, run
+        torch.cuda.empty_cache()
+    return row
+
+
+def ratios(rows: list[Row]) -> list[str]:
+    """Each group's first model over the others, mode by mode: what the comparison is for."""
+    lines = []
+    for group in dict.fromkeys(row["group"] for row in rows):
+        for mode in ("eager", "compiled"):
+            ours, *others = [row for row in rows if row["group"] == group and row["mode"] == mode] or [None]
+            for other in others:
+                pairs = [
+                    f"{what.split()[0]} {_ratio(ours, other, what, group)}"
+                    for what in ("inference images/s", "training images/s", "training GiB", "inference GiB")
+                    if ours is not None and ours.get(what) and other.get(what)
+                ]
+                numerator, denominator = (other, ours) if group == "resnet50" else (ours, other)
+                lines.append(f"{group}, {mode}: {numerator['model']} over {denominator['model']}: {', '.join(pairs)}")
+    return lines
+
+
+def _ratio(first: Row, second: Row, what: str, group: str) -> str:
+    # The ResNet group lists the convolution first; everywhere else ours comes first.
+    quotient = second[what] / first[what] if group == "resnet50" else first[what] / second[what]
+    return f"{quotient:.2f}× {what.split()[1]}"
