@@ -5,7 +5,7 @@ STAMP := .venv/.installed
 
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test test-all lint clean
+.PHONY: demo test test-all lint browser clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -20,10 +20,13 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test: lint
+browser:
+	scripts/install_chromium.sh
+
+test: lint browser
 	$(BIN)/pytest -n 2 --dist loadfile
 
-test-all: lint
+test-all: lint browser
 	$(BIN)/pytest -n 2 --dist loadfile -m ""
 
 clean:
