@@ -3,7 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-export OMP_NUM_THREADS ?= 1
+# Two test processes on two cores: one thread each.
+test test-all: export OMP_NUM_THREADS = 1
 
 .PHONY: demo test test-all lint browser clean
 
