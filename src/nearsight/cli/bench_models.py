@@ -80,7 +80,7 @@ def measure(entry: Entry, compiled: bool, batch: int, device: torch.device, *, t
     half = device.type == "cuda"
 
     def infer(images: Tensor) -> Tensor:
-        with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=half):
+        with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=half):
             return run(images)
 
     row: Row = {"group": entry.group, "model": entry.name, "mode": "compiled" if compiled else "eager"}

@@ -110,12 +110,9 @@ def _launch_threads(
     )  # fmt: skip
 
 
-def _halo(tiling: Dense, kernel_size: int) -> tuple[int, int]:
-    """Rows and columns of keys that a tile sees, rounded up to powers of two."""
-    return (
-        triton.next_power_of_2(tiling.rows + kernel_size - 1),
-        triton.next_power_of_2(tiling.cols + kernel_size - 1),
-    )
+def halo_sides(rows: int, cols: int, kernel_size: int) -> tuple[int, int]:
+    """Rows and columns of keys that a dense tile of rows × cols sees, rounded up to powers of two."""
+    return triton.next_power_of_2(rows + kernel_size - 1), triton.next_power_of_2(cols + kernel_size - 1)
 
 
 def _table_entries(kernel_size: int) -> int:
@@ -131,7 +128,7 @@ def _launch_dense(
     layout = Layout.of(query)
     tile_rows = triton.cdiv(height, tiling.rows)
     tile_cols = triton.cdiv(width, tiling.cols)
-    halo_rows, halo_cols = _halo(tiling, kernel_size)
+    halo_rows, halo_cols = halo_sides(tiling.rows, tiling.cols, kernel_size)
     query_strides, key_strides, value_strides = (inputs[name].stride() for name in ("query", "key", "value"))
     kernel[(tile_cols * num_heads, tile_rows, batch)](
         **inputs, **others,
