@@ -130,6 +130,25 @@ def test_fp16_scale_backs_off_and_recovers():
     assert (step.scale.item(), step.growth.item()) == (2.0**15, 0)
 
 
+def test_fp16_overflow_is_not_trouble():
+    recipe = toy_recipe(drop_path=0.0)
+    task = ToyTask(recipe)
+    bench = Workbench(task, recipe, World(), torch.device("cpu"))
+    settings = StepSettings(torch.device("cpu"), torch.float16, 0.0, 16, 1, 4, compile=False, capture=False)
+    step = TrainStep(task, bench, settings, World())
+    feed = task.feed(0, Place(torch.device("cpu"), micro_batch=16))
+    before = [parameter.clone() for parameter in bench.model.parameters()]
+    step.scale.fill_(1e38)
+    step(0, next(feed), 1e-2, 0.1, seed=0)
+    assert all(torch.equal(old, new) for old, new in zip(before, bench.model.parameters(), strict=True))
+    step.scale.fill_(1024.0)
+    step(1, next(feed), 1e-2, 0.1, seed=1)
+    first, second = step.read()
+    assert math.isfinite(first.loss)
+    assert (first.skipped, first.overflow) == (True, True)
+    assert (second.skipped, second.overflow) == (False, False)
+
+
 def test_the_ring_must_be_read_in_time():
     recipe = toy_recipe()
     task = ToyTask(recipe)

@@ -7,46 +7,30 @@ and rank. The state of a run is therefore small: weights, optimiser, average, st
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import warnings
 from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
 
 from nearsight.data.counter import hash32
-from nearsight.train.checkpoint import Checkpoint, require_free_space
 from nearsight.train.clock import Clock
 from nearsight.train.distributed import World
 from nearsight.train.ema import ema_weight
-from nearsight.train.exits import DataLoadingError, DiskError, NonFiniteError, OutOfMemoryError, PreemptedError
+from nearsight.train.exits import DataLoadingError, NonFiniteError, OutOfMemoryError, PreemptedError
+from nearsight.train.keeper import Keeper, Progress
 from nearsight.train.listeners import Listeners
 from nearsight.train.loading_trouble import explained_loading
 from nearsight.train.machine import compiles, cut_batch, pick_precision, smaller_micro_batch
-from nearsight.train.metrics import MetricsLog
 from nearsight.train.optimize import learning_rate
 from nearsight.train.recipe import Recipe
 from nearsight.train.runfolder import RunFolder
 from nearsight.train.sharding import is_sharded
 from nearsight.train.signals import StopRequest
-from nearsight.train.snapshot import expected_bytes, put_tensors, take_tensors
 from nearsight.train.step import StepReading, StepSettings, TrainStep
 from nearsight.train.task import Inputs, Place, Task
 from nearsight.train.workbench import Workbench
 
 _STEP_SEED = 2  # what the seed is drawn for, besides the workbench's initialisation
-
-
-@dataclasses.dataclass
-class Progress:
-    """Where a run stands; the part of its state that is JSON."""
-
-    step: int = 0
-    skipped: int = 0
-    skipped_in_a_row: int = 0
-    pending: list[list[float]] = dataclasses.field(default_factory=list)
-    best: dict[str, Any] | None = None
-    seconds: float = 0.0
 
 
 class Trainer:
@@ -64,15 +48,12 @@ class Trainer:
     ) -> None:
         self.task, self.recipe, self.folder, self.world = task, recipe, folder, world
         self.device, self.stop, self.listeners = device, stop, Listeners()
-        self.store = folder.checkpoints(recipe.keep)
-        self.log = MetricsLog(folder.metrics_path)
         self.total_steps = max(1, round(recipe.total_epochs * task.steps_per_epoch))
         self.eval_interval = max(1, round(recipe.eval_every * task.steps_per_epoch))
         self.micro_batch, self.accumulation = cut_batch(recipe, world, task.batch_multiple)
         self.progress = Progress()
-        self.unsaved: DiskError | None = None
-
         self.bench = Workbench(task, recipe, world, device)
+        self.keeper = Keeper(folder, recipe.keep, self.bench, world, self.note)
         self.train_step = self._new_step()
         self.clock = Clock()
 
@@ -86,19 +67,22 @@ class Trainer:
         try:
             self._train()
         finally:
-            self.log.release()
+            self.keeper.log.release()
 
     def _train(self) -> None:
-        self._resume()
+        self.progress = self.keeper.resume(self.train_step)
+        if self.progress.step:
+            self.note(f"resumed after step {self.progress.step} of {self.total_steps}")
+        self.clock = Clock(self.progress.seconds)
         self.bench.module.train()
         while self.progress.step < self.total_steps:
             try:
                 self._train_from(self.progress.step)
             except torch.OutOfMemoryError as error:
                 self._shrink(error)
-        self._save_at_last()
-        if self.world.leads:
-            self.log.flush()
+        if self.keeper.unsaved is not None:
+            self._save()  # the disk may have room by now
+        self.keeper.require_saved()
 
     def _train_from(self, step: int) -> None:
         with contextlib.closing(self._feed(step)) as feed:
@@ -109,8 +93,7 @@ class Trainer:
                 if evaluated or save or stop:
                     self._save()
                 if stop:
-                    if self.unsaved is not None:
-                        raise self.unsaved
+                    self.keeper.require_saved()
                     raise PreemptedError(f"stopped by a signal after step {self.progress.step}")
                 if self.progress.step == self.total_steps:
                     return
@@ -153,6 +136,8 @@ class Trainer:
             progress.skipped_in_a_row = 0
             return
         progress.skipped += 1
+        if reading.overflow:  # fp16 is looking for its scale
+            return
         progress.skipped_in_a_row += 1
         samples = self.task.sample_names(step)
         self.note(f"step {step} skipped: loss {reading.loss}, gradient norm {reading.grad_norm}")
@@ -224,74 +209,14 @@ class Trainer:
         return self.clock.seconds - self.progress.seconds > 60 * self.recipe.save_minutes
 
     def _save(self) -> None:
-        """Write a checkpoint; a full disk is reported and training goes on with the last good one in place."""
         self._take_readings()
         self.progress.seconds = self.clock.seconds
         with self.clock.elsewhere():
-            tensors = take_tensors(self.bench)
-            if not self.world.leads:
-                return
-            state = {**dataclasses.asdict(self.progress), "world_size": self.world.size}
-            state["pending"] = [[str(value) for value in pair] for pair in self.progress.pending]
-            state["scale"] = [self.train_step.scale.item(), self.train_step.growth.item()]
-            try:
-                self.store.save(self.progress.step, tensors, state, {"metrics.jsonl": self.log.content()})
-                best = self.progress.best
-                if best is not None and best["step"] == self.progress.step:
-                    self.store.point("best", best["step"])
-                self.unsaved = None
-            except DiskError as error:
-                self.unsaved = error
-                self.note(f"warning: {error}. Training goes on; the last good checkpoint is kept")
-
-    def _save_at_last(self) -> None:
-        """The end of a run must be on the disk: try again, then give up with the disk's own message."""
-        if self.unsaved is not None:
-            self._save()
-        if self.unsaved is not None:
-            raise self.unsaved
-
-    def _resume(self) -> None:
-        checkpoint = self._newest_checkpoint()
-        if checkpoint is None:
-            needed = expected_bytes(self.bench)
-            if self.world.leads:
-                require_free_space(self.folder.path, needed)
-                self.log.restore(b"")
-            return
-        put_tensors(checkpoint, self.bench)
-        state = checkpoint.state
-        known = {field.name for field in dataclasses.fields(Progress)}
-        self.progress = Progress(**{name: value for name, value in state.items() if name in known})
-        self.progress.pending = [[float(value) for value in pair] for pair in self.progress.pending]
-        scale, growth = state["scale"]
-        self.train_step.scale.fill_(scale)
-        self.train_step.growth.fill_(growth)
-        self.clock = Clock(self.progress.seconds)
-        if self.world.leads:
-            self.log.restore(checkpoint.files["metrics.jsonl"])
-            self.store.set_aside_after(checkpoint.step)
-            if self.progress.best is not None:
-                self.store.point("best", self.progress.best["step"])
-        self.note(f"resumed after step {checkpoint.step} of {self.total_steps}")
-
-    def _newest_checkpoint(self) -> Checkpoint | None:
-        """The lead chooses (and cleans up after killed writers), the others read what it chose."""
-        chosen: Checkpoint | None = None
-        if self.world.leads:
-            self.store.remove_leftovers()
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                chosen = self.store.load_newest()
-            for warning in caught:
-                self.note(f"warning: {warning.message}")
-        step = self.world.tell(chosen.step if chosen else -1)
-        if self.world.leads or step < 0:
-            return chosen
-        return self.store.load(step)
+            self.keeper.save(self.progress, self.train_step)
 
     def _shrink(self, error: BaseException) -> None:
         """Out of memory: a smaller micro-batch, or an explanation. The failed step has changed nothing."""
+        self._take_readings()
         self.bench.optimizer.zero_grad(set_to_none=True)
         detail = str(error).splitlines()[0] if str(error) else "no details"
         smaller = smaller_micro_batch(self.micro_batch, self.task.batch_multiple)
@@ -331,7 +256,7 @@ class Trainer:
 
     def _record(self, record: dict[str, Any]) -> None:
         if self.world.leads:
-            self.log.append(record)
+            self.keeper.log.append(record)
             self.listeners.record(record)
 
     def note(self, text: str) -> None:

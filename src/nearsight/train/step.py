@@ -33,6 +33,8 @@ class StepReading:
     loss: float
     grad_norm: float
     skipped: bool
+    overflow: bool = False
+    """Skipped for fp16's range alone: the loss was finite and its scale can still be lowered."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class TrainStep:
         self.lr = bench.lr
         self.ema_weight = torch.zeros((), device=device)
         self.step_number = torch.zeros((), dtype=torch.int64, device=device)
-        self.ring = torch.zeros(3, settings.window, device=device)
+        self.ring = torch.zeros(4, settings.window, device=device)  # loss, gradient norm, skipped, overflow
         self.slot = torch.zeros(1, dtype=torch.int64, device=device)
         scale = _LARGEST_SCALE if settings.precision == torch.float16 else 1.0
         self.scale = torch.full((), scale, device=device)
@@ -101,9 +103,9 @@ class TrainStep:
         values = self.ring[:, : self.pending].clone()
         if self.world.size > 1:
             self.world.average(values[0])
-        losses, norms, skipped = values.cpu().tolist()
         self.pending = 0
-        return [StepReading(*reading) for reading in zip(losses, norms, map(bool, skipped), strict=True)]
+        rows = values.cpu().T.tolist()
+        return [StepReading(loss, norm, bool(skipped), bool(overflow)) for loss, norm, skipped, overflow in rows]
 
     def _on_device(self, inputs: Inputs) -> dict[str, Tensor]:
         return {name: value.to(self.settings.device, non_blocking=True) for name, value in inputs.items()}
@@ -149,8 +151,9 @@ class TrainStep:
         self.optimizer.step()
         if self.averaged is not None:
             self.averaged.update(self.ema_weight)
+        overflow = bad * torch.isfinite(loss) * (self.scale > 1)
         self._adapt_scale(bad)
-        self.ring.index_copy_(1, self.slot, torch.stack([loss.detach(), norm, bad]).unsqueeze(1))
+        self.ring.index_copy_(1, self.slot, torch.stack([loss.detach(), norm, bad, overflow]).unsqueeze(1))
 
     def _forward_backward(self, inputs: Inputs, index: int, last: bool) -> Tensor:
         settings = self.settings
