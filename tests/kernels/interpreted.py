@@ -1,0 +1,86 @@
+"""The Triton kernels run by Triton's interpreter on the CPU, compared with the equations in float64; prints JSON.
+
+Started by test_triton.py in a process of its own: the interpreter must be asked for before Triton is imported. Memory
+that torch hands out uninitialised is filled with NaN, so that an element no kernel wrote shows.
+"""
+
+import json
+import os
+import warnings
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+
+from nearsight.functional.local import local_attention
+from nearsight.kernels import gated_triton, local_triton
+
+# Threads beyond the image divide zero by zero; what they compute is never stored.
+warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
+torch.use_deterministic_algorithms(True)
+
+# name: (batch, height, width, heads, head_dim, kernel_size, border, type, content, positions, sets of embeddings)
+LOCAL = {
+    "threads_bfloat16": (1, 5, 7, 1, 8, 7, "mask", torch.bfloat16, True, True, 1),
+    "threads_float32_heads": (2, 5, 7, 3, 8, 3, "zeros", torch.float32, True, True, 3),
+    "threads_even_window": (1, 3, 5, 2, 12, 4, "mask", torch.float32, True, False, 1),
+    "threads_no_content": (1, 5, 7, 1, 8, 3, "zeros", torch.float16, False, True, 1),
+    "dense_heads": (1, 5, 9, 2, 16, 7, "mask", torch.float16, True, True, 2),
+    "dense_padded_channels": (2, 3, 7, 1, 24, 5, "zeros", torch.float16, True, True, 1),
+    "dense_no_content": (1, 5, 7, 1, 16, 3, "mask", torch.float16, False, True, 1),
+    "dense_even_window": (1, 5, 7, 1, 32, 4, "zeros", torch.float16, True, False, 1),
+}
+MIX = {"odd": (2, 3, 35, 24), "prime": (3, 1, 37, 16)}  # name: (batch, heads, tokens, head_dim)
+
+
+def error(ours: torch.Tensor, exact: torch.Tensor) -> float:
+    return ((ours.double() - exact).norm() / exact.norm()).item()
+
+
+def local_case(name: str) -> dict[str, tuple[float, float]]:
+    """Relative errors of the output and of every gradient: the kernels', and the equation's in the same type."""
+    batch, height, width, heads, dim, size, border, dtype, content, positions, sets = LOCAL[name]
+    query, key, value = torch.randn(batch, height, width, 3, heads, dim).to(dtype).unbind(3)
+    embeddings = [torch.randn(sets, size, dim // 2) for _ in range(2)]
+    gradient = torch.randn(batch, height, width, heads, dim).to(dtype)
+
+    def run(function, type_of_all=None):
+        inputs = (query, key, value, *embeddings)
+        leaves = [x.detach().to(x.dtype if type_of_all is None else type_of_all).requires_grad_() for x in inputs]
+        used = [leaves[0], leaves[1] if content else None, leaves[2], *(leaves[3:] if positions else ())]
+        out = function(*used, kernel_size=size, border=border)
+        inputs = [x for x in used if x is not None]
+        return [out, *torch.autograd.grad(out, inputs, gradient.to(out.dtype))]
+
+    # oneDNN is left out: its half-precision kernels need instructions that some virtual machines announce and lack.
+    with torch.backends.mkldnn.flags(enabled=False):
+        low = run(local_attention, dtype)
+    results = zip(run(local_triton.run), low, run(local_attention, torch.float64), strict=True)
+    names = ["output", "query", *["key"] * content, "value", *["row", "col"] * positions]
+    errors = {n: (error(ours, exact), error(low, exact)) for n, (ours, low, exact) in zip(names, results, strict=True)}
+    if dtype == torch.bfloat16:
+        # Triton's interpreter cannot multiply bfloat16 matrices, by which the embeddings' gradient is computed.
+        del errors["row"], errors["col"]
+    return errors
+
+
+def mix_case(name: str) -> dict[str, float]:
+    batch, heads, tokens, dim = MIX[name]
+    content, value, gradient = (
+        torch.randn(batch, tokens, heads, dim, dtype=torch.float16).transpose(1, 2) for _ in range(3)
+    )
+    weights, scale = torch.rand(heads, tokens, tokens, dtype=torch.float16), torch.rand(heads)
+    leaves = [x.detach().requires_grad_() for x in (content, value, weights, scale)]
+    out = gated_triton.mix_positions(leaves[0], leaves[1], gated_triton.aligned_weights(leaves[2]), leaves[3])
+    ours = [out, *torch.autograd.grad(out, leaves, gradient)]
+    leaves = [x.detach().double().requires_grad_() for x in (content, value, weights, scale)]
+    out = leaves[3][:, None, None] * leaves[0] + leaves[2] @ leaves[1]
+    exact = [out, *torch.autograd.grad(out, leaves, gradient.double())]
+    names = ("output", "content", "value", "weights", "scale")
+    return {key: error(a, b) for key, a, b in zip(names, ours, exact, strict=True)}
+
+
+if __name__ == "__main__":
+    torch.manual_seed(int.from_bytes(os.urandom(4), "little"))
+    gated_triton.ROWS = gated_triton.SIDE = gated_triton.DEPTH = 16  # several tiles even at these sizes
+    print(json.dumps({"local": {n: local_case(n) for n in LOCAL}, "mix": {n: mix_case(n) for n in MIX}}))

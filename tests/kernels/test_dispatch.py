@@ -1,0 +1,75 @@
+"""The choice of a backend: visible, forced by name, and never silent about a refusal."""
+
+import pytest
+import torch
+
+from nearsight.kernels import (
+    explain_gated_positional_attention,
+    explain_local_attention,
+    gated_positional_attention,
+    local_attention,
+)
+from nearsight.kernels.dispatch import Backend, choose, verdicts
+
+
+def needs_even(number: int) -> str | None:
+    return f"{number} is odd" if number % 2 else None
+
+
+BACKENDS = [
+    Backend("even", needs_even, lambda number: torch.tensor(number)),
+    Backend("any", lambda number: None, lambda number: torch.tensor(-number)),
+]
+
+
+@pytest.mark.parametrize(("number", "expected"), [(4, "even"), (3, "any")])
+def test_the_first_that_can_run_is_chosen(number, expected):
+    assert choose(BACKENDS, None, number).name == expected
+    assert [verdict.backend for verdict in verdicts(BACKENDS, number) if verdict.chosen] == [expected]
+
+
+def test_a_forced_backend_runs_or_says_why_not():
+    assert choose(BACKENDS, "any", 4).name == "any"
+    with pytest.raises(ValueError, match="'even' cannot run here: 3 is odd"):
+        choose(BACKENDS, "even", 3)
+    with pytest.raises(ValueError, match="'fast' is unknown; choose one of even, any"):
+        choose(BACKENDS, "fast", 3)
+
+
+def test_verdicts_read_as_sentences():
+    assert [str(verdict) for verdict in verdicts(BACKENDS, 3)] == ["even: cannot run, 3 is odd", "any: runs"]
+    assert [str(verdict) for verdict in verdicts(BACKENDS, 2)] == ["even: runs", "any: could run"]
+
+
+def test_on_a_cpu_the_gpu_kernels_refuse_with_a_reason():
+    query = torch.randn(1, 3, 5, 2, 4)
+    triton, cpu, reference = explain_local_attention(query, query, query, kernel_size=3)
+    assert triton.refusal is not None
+    assert (cpu.chosen, reference.chosen) == (True, False)
+    with pytest.raises(ValueError, match="'triton' cannot run here"):
+        local_attention(query, query, query, kernel_size=3, backend="triton")
+
+
+def test_a_stride_is_left_to_the_reference():
+    query, key = torch.randn(1, 2, 3, 2, 4), torch.randn(1, 3, 5, 2, 4)
+    verdict = explain_local_attention(query, key, key, kernel_size=3, stride=2)
+    assert [v.backend for v in verdict if v.chosen] == ["reference"]
+    assert "stride 2 is not 1" in str(verdict[1])
+
+
+def test_large_grids_are_separable():
+    small, large = (torch.randn(1, 1, side * side, 8) for side in (5, 33))
+    parameters = (torch.randn(1, 3), torch.zeros(1), torch.zeros(1))
+    chosen = [
+        next(v.backend for v in explain_gated_positional_attention(x, x, x, *parameters, grid_size=grid) if v.chosen)
+        for x, grid in ((small, (5, 5)), (large, (33, 33)))
+    ]
+    assert chosen == ["dense", "separable"]
+    with pytest.raises(ValueError, match="1089 positions"):
+        gated_positional_attention(large, large, large, *parameters, grid_size=(33, 33), backend="dense")
+
+
+def test_meta_tensors_take_plain_operators():
+    query = torch.empty(1, 3, 5, 2, 4, device="meta")
+    assert local_attention(query, query, query, kernel_size=3).shape == query.shape
+    assert explain_local_attention(query, query, query, kernel_size=3)[-1].chosen

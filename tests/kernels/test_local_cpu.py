@@ -1,0 +1,96 @@
+"""Local attention by tiles on the CPU: the equation's values and gradients, without its memory."""
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from nearsight.functional.local import local_attention as equation
+from nearsight.kernels import local_attention, local_cpu
+
+
+def arguments(height, width, heads, dim, kernel_size, *, sets=1, content=True, positions=True, dtype=torch.float64):
+    query, key, value = torch.randn(2, height, width, 3, heads, dim, dtype=dtype).unbind(3)
+    embeddings = torch.randn(2, sets, kernel_size, dim // 2, dtype=dtype).unbind(0) if positions else (None, None)
+    leaves = (query, key if content else None, value, *embeddings)
+    return tuple(x if x is None else x.detach().clone().requires_grad_() for x in leaves)
+
+
+@pytest.mark.parametrize("border", ["mask", "zeros"])
+@pytest.mark.parametrize("kernel_size", [2, 3, 4, 7])
+def test_gradients_are_right_to_the_second_difference(border, kernel_size):
+    inputs = tuple(x[:1].detach().requires_grad_() if x.ndim == 5 else x for x in arguments(5, 7, 1, 2, kernel_size))
+
+    def run(*inputs):
+        return local_attention(*inputs, kernel_size=kernel_size, border=border, backend="cpu")
+
+    assert torch.autograd.gradcheck(run, inputs, fast_mode=True)
+
+
+@pytest.mark.parametrize("border", ["mask", "zeros"])
+@pytest.mark.parametrize(
+    ("height", "width", "kernel_size", "options"),
+    [
+        (9, 11, 5, {"sets": 3}),
+        (13, 6, 7, {"content": False}),
+        (4, 17, 3, {"positions": False}),
+        (1, 1, 7, {}),
+        (3, 2, 11, {}),
+    ],
+)
+def test_values_and_gradients_are_the_equation_s(border, height, width, kernel_size, options, monkeypatch):
+    monkeypatch.setattr(local_cpu, "CHUNK_LOGITS", 1)  # a chunk for every row of tiles
+    inputs = arguments(height, width, 3, 4, kernel_size, **options)
+    ours = local_attention(*inputs, kernel_size=kernel_size, border=border, backend="cpu")
+    exact = equation(*inputs, kernel_size=kernel_size, border=border)
+    torch.testing.assert_close(ours, exact)
+    gradient = torch.randn_like(exact)
+    leaves = [x for x in inputs if x is not None]
+    for got, wanted in zip(
+        torch.autograd.grad(ours, leaves, gradient), torch.autograd.grad(exact, leaves, gradient), strict=True
+    ):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_half_precision_is_computed_in_float32():
+    inputs = arguments(5, 7, 2, 8, 3, dtype=torch.float32)
+    halves = tuple(x.detach().to(torch.bfloat16) for x in inputs)
+    exact = equation(*(x.double() for x in halves), kernel_size=3)
+    ours = local_attention(*halves, kernel_size=3)
+    assert ours.dtype == torch.bfloat16
+    torch.testing.assert_close(ours.double(), exact, rtol=2**-8, atol=1e-6)
+
+
+def test_it_compiles_in_one_graph_and_exports_to_plain_operators():
+    class Layer(torch.nn.Module):
+        def forward(self, query, key, value, row, col):
+            return local_attention(query, key, value, row, col, kernel_size=3)
+
+    inputs = arguments(5, 7, 2, 4, 3, dtype=torch.float32)
+    exact = equation(*inputs, kernel_size=3)
+    compiled = torch.compile(Layer(), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*inputs), exact)
+    gradient = torch.randn_like(exact)
+    for got, wanted in zip(
+        torch.autograd.grad(compiled(*inputs), inputs, gradient),
+        torch.autograd.grad(exact, inputs, gradient),
+        strict=True,
+    ):
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+    exported = torch.export.export(Layer(), inputs)
+    assert not [node for node in exported.graph.nodes if "nearsight" in str(node.target)]
+    torch.testing.assert_close(exported.module()(*inputs), exact)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # raised inside the check itself
+def test_operators_pass_torch_s_own_checks():
+    inputs = arguments(3, 5, 1, 2, 3)
+    torch.library.opcheck(torch.ops.nearsight.local_attention_cpu.default, (*inputs, 3, True))
+
+
+def test_its_arithmetic_is_counted():
+    inputs = arguments(5, 7, 2, 4, 3)
+    with FlopCounterMode(display=False) as counter:
+        local_attention(*inputs, kernel_size=3)
+    pixels, channels = 2 * 5 * 7, 2 * 4
+    # q·k and a·v over nine keys, q·r over three rows and three columns with half the channels each.
+    assert counter.get_total_flops() == 2 * pixels * channels * (9 + 9 + 3)

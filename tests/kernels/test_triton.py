@@ -1,0 +1,43 @@
+"""The Triton kernels against the equations in float64, by Triton's interpreter: the same source that runs on a GPU."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+SCRIPT = Path(__file__).with_name("interpreted.py")
+LOCAL = (
+    "threads_bfloat16", "threads_float32_heads", "threads_even_window", "threads_no_content",
+    "dense_heads", "dense_padded_channels", "dense_no_content", "dense_even_window",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def errors():
+    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("case", LOCAL)
+def test_local_attention_is_as_exact_as_the_equation_in_its_type(errors, case):
+    """At most twice the error of the equation computed in the same type, for the output and every gradient."""
+    assert len(errors["local"][case]) >= 4
+    for name, (ours, plain) in errors["local"][case].items():
+        # float32 logits pass through exp2 and a stored log-sum-exp, which costs a few units in the last place.
+        floor = 3e-6 if "float32" in case or "even" in case else 0.0
+        assert ours <= 2 * plain + floor, f"{name}: {ours:.1e}, the equation in the same type {plain:.1e}"
+
+
+def test_every_case_is_compared(errors):
+    assert set(errors["local"]) == set(LOCAL)
+
+
+@pytest.mark.parametrize("case", ["odd", "prime"])
+def test_mixing_positions_is_exact_to_the_type(errors, case):
+    for name, error in errors["mix"][case].items():
+        assert error < 1e-3, f"{name}: {error:.1e}"
