@@ -57,16 +57,23 @@ def test_a_stride_is_left_to_the_reference():
     assert "stride 2 is not 1" in str(verdict[1])
 
 
-def test_large_grids_are_separable():
-    small, large = (torch.randn(1, 1, side * side, 8) for side in (5, 33))
+def test_a_reservation_yields_to_another_but_not_to_force():
+    shy = Backend("shy", needs_even, lambda number: torch.tensor(number), lambda number: "there is better")
+    assert choose([shy, BACKENDS[1]], None, 4).name == "any"
+    assert choose([shy, BACKENDS[1]], "shy", 4).name == "shy"
+    assert choose([shy], None, 4).name == "shy"
+    assert str(verdicts([shy, BACKENDS[1]], 4)[0]) == "shy: could run, but there is better"
+
+
+def test_on_a_cpu_gpsa_is_separable_unless_forced():
+    x = torch.randn(1, 1, 35, 8)
     parameters = (torch.randn(1, 3), torch.zeros(1), torch.zeros(1))
-    chosen = [
-        next(v.backend for v in explain_gated_positional_attention(x, x, x, *parameters, grid_size=grid) if v.chosen)
-        for x, grid in ((small, (5, 5)), (large, (33, 33)))
-    ]
-    assert chosen == ["dense", "separable"]
-    with pytest.raises(ValueError, match="1089 positions"):
-        gated_positional_attention(large, large, large, *parameters, grid_size=(33, 33), backend="dense")
+    fused, dense, separable = explain_gated_positional_attention(x, x, x, *parameters, grid_size=(5, 7))
+    assert fused.refusal is not None
+    assert dense.reservation is not None
+    assert separable.chosen
+    forced = gated_positional_attention(x, x, x, *parameters, grid_size=(5, 7), backend="dense")
+    torch.testing.assert_close(forced, gated_positional_attention(x, x, x, *parameters, grid_size=(5, 7)))
 
 
 def test_meta_tensors_take_plain_operators():

@@ -14,13 +14,21 @@ from torch import Tensor
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
+def _nothing(*arguments: Any, **options: Any) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Backend:
-    """One implementation: `refusal` returns why it cannot run on these arguments, or None when it can."""
+    """One implementation, able to speak for itself: None means that there is nothing against it.
+
+    `refusal` says why it cannot run on these arguments, `reservation` why it should not although it could.
+    """
 
     name: str
     refusal: Callable[..., str | None]
     run: Callable[..., Tensor]
+    reservation: Callable[..., str | None] = _nothing
 
 
 @dataclass(frozen=True)
@@ -29,18 +37,22 @@ class Verdict:
 
     backend: str
     refusal: str | None
+    reservation: str | None
     chosen: bool
 
     def __str__(self) -> str:
         if self.refusal is not None:
             return f"{self.backend}: cannot run, {self.refusal}"
-        return f"{self.backend}: {'runs' if self.chosen else 'could run'}"
+        if self.chosen:
+            return f"{self.backend}: runs"
+        return f"{self.backend}: could run" + ("" if self.reservation is None else f", but {self.reservation}")
 
 
 def choose(backends: Sequence[Backend], forced: str | None, *arguments: Any, **options: Any) -> Backend:
-    """The first backend that can run, or the `forced` one; ValueError when that one cannot."""
+    """The first backend with nothing against it, or the `forced` one; ValueError when that one cannot run."""
     if forced is None:
-        return next(backend for backend in backends if backend.refusal(*arguments, **options) is None)
+        able = [backend for backend in backends if backend.refusal(*arguments, **options) is None]
+        return next((one for one in able if one.reservation(*arguments, **options) is None), able[0])
     by_name = {backend.name: backend for backend in backends}
     if forced not in by_name:
         raise ValueError(f"backend {forced!r} is unknown; choose one of {', '.join(by_name)}")
@@ -52,9 +64,13 @@ def choose(backends: Sequence[Backend], forced: str | None, *arguments: Any, **o
 
 def verdicts(backends: Sequence[Backend], *arguments: Any, **options: Any) -> list[Verdict]:
     """What every backend says about one call, in order of preference."""
-    refusals = [backend.refusal(*arguments, **options) for backend in backends]
-    first = refusals.index(None)
+    chosen = choose(backends, None, *arguments, **options)
     return [
-        Verdict(backend.name, refusal, chosen=position == first)
-        for position, (backend, refusal) in enumerate(zip(backends, refusals, strict=True))
+        Verdict(
+            backend.name,
+            backend.refusal(*arguments, **options),
+            backend.reservation(*arguments, **options),
+            chosen=backend is chosen,
+        )
+        for backend in backends
     ]

@@ -75,18 +75,18 @@ def _fused_refusal(query: Tensor, key: Tensor, value: Tensor, *parameters: Tenso
         return f"head dimension {value.shape[-1]} exceeds 128"
     if value.numel() == 0:
         return "there is nothing to compute"
-    return _dense_refusal(query, key, value)
-
-
-def _dense_refusal(query: Tensor, key: Tensor, value: Tensor, *parameters: Tensor, **options) -> str | None:
-    if value.shape[2] > LARGEST_DENSE:
-        return f"{value.shape[2]} positions make the N×N weights large; above {LARGEST_DENSE} they are kept separable"
-    if value.device.type == "meta":
-        return "arithmetic is counted in the separable form"
     return None
 
 
-def _separable_refusal(*arguments: Tensor, **options) -> None:
+def _dense_reservation(query: Tensor, key: Tensor, value: Tensor, *parameters: Tensor, **options) -> str | None:
+    if value.shape[2] > LARGEST_DENSE:
+        return f"{value.shape[2]} positions make the N×N weights large; above {LARGEST_DENSE} they are kept separable"
+    if not value.is_cuda:
+        return f"on {value.device.type} two one-dimensional products are less work and faster"
+    return None
+
+
+def _always(*arguments: Tensor, **options) -> None:
     return None
 
 
@@ -94,9 +94,9 @@ if HAS_TRITON:
     from . import gated_triton
 
 BACKENDS = [
-    Backend("fused", _fused_refusal, _fused),
-    Backend("dense", _dense_refusal, _dense),
-    Backend("separable", _separable_refusal, _separable),
+    Backend("fused", _fused_refusal, _fused, _dense_reservation),
+    Backend("dense", _always, _dense, _dense_reservation),
+    Backend("separable", _always, _separable),
 ]
 
 
