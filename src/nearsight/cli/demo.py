@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -46,21 +51,12 @@ def demo(*, out: Path = Path("runs/demo"), seed: int = 0, epochs: float = SETTIN
     epochs
         Epochs of both; fewer are quicker and say less.
     """
-    from nearsight.train.exits import reported
-    from nearsight.train.progress import make_progress
-    from nearsight.train.recipe_file import resolve_recipe
-    from nearsight.train.runfolder import RunFolder
-    from nearsight.train.runner import train
+    from nearsight.train.runfolder import DONE, RunFolder
 
-    summaries: dict[str, dict[str, Any]] = {}
-    for name, (model, options) in MODELS.items():
-        print(f"== {name}: {model} ==", flush=True)
-        changes = {**SETTINGS, "model": model, "model_options": options, "seed": seed, "epochs": epochs}
-        changes["warmup_epochs"] = min(SETTINGS["warmup_epochs"], epochs / 5)
-        recipe = resolve_recipe("small", None, changes)
-        with reported():
-            folder = RunFolder(out / name.lower())
-            summaries[name] = train(recipe, folder, audience=lambda trainer: [make_progress(trainer.total_steps)])
+    code = _train_both(out, seed, epochs)
+    if code:
+        return code
+    summaries = {name: RunFolder(out / name.lower()).read_json(DONE) for name in MODELS}
     verdict = compare_two(summaries, num_test=_count_test_images())
     page = _write_page(out, summaries, verdict, seed)
     for name, summary in summaries.items():
@@ -69,6 +65,51 @@ def demo(*, out: Path = Path("runs/demo"), seed: int = 0, epochs: float = SETTIN
     print(verdict)
     print(f"report: {page}")
     return 0
+
+
+def _train_both(out: Path, seed: int, epochs: float) -> int:
+    """Both at once, each in a process with half of the cores: small models gain little from more than one."""
+    threads = str(max(1, (os.cpu_count() or 2) // len(MODELS)))
+    environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+    processes = {}
+    for name in MODELS:
+        code = f"from nearsight.cli.demo import train_one; train_one({str(out)!r}, {name!r}, {seed}, {epochs})"
+        processes[name] = subprocess.Popen(
+            [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True
+        )
+    printers = [threading.Thread(target=_print_lines, args=item) for item in processes.items()]
+    for printer in printers:
+        printer.start()
+    with contextlib.suppress(KeyboardInterrupt):  # the trainings hear it too, save and end by themselves
+        for process in processes.values():
+            process.wait()
+    codes = [process.wait() for process in processes.values()]
+    for printer in printers:
+        printer.join()
+    return max(codes, key=abs)
+
+
+def _print_lines(name: str, process: subprocess.Popen) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        print(f"{name:7s} {line}", end="", flush=True)
+
+
+def train_one(out: str, name: str, seed: int, epochs: float) -> None:
+    """Train one of the two, in a process of its own."""
+    from nearsight.train.exits import reported
+    from nearsight.train.progress import make_progress
+    from nearsight.train.recipe_file import resolve_recipe
+    from nearsight.train.runfolder import RunFolder
+    from nearsight.train.runner import train
+
+    model, options = MODELS[name]
+    changes = {**SETTINGS, "model": model, "model_options": options, "seed": seed, "epochs": epochs}
+    changes["warmup_epochs"] = min(SETTINGS["warmup_epochs"], epochs / 5)
+    recipe = resolve_recipe("small", None, changes)
+    with reported():
+        folder = RunFolder(Path(out) / name.lower())
+        train(recipe, folder, audience=lambda trainer: [make_progress(trainer.total_steps, style="plain")])
 
 
 def compare_two(summaries: dict[str, dict[str, Any]], num_test: int) -> str:
