@@ -62,8 +62,10 @@ def test_killed_with_workers_resumes_in_the_middle_of_an_epoch(zygote, folder, s
 
 def test_killed_worker_is_explained(zygote, tmp_path):
     run = tmp_path / "run"
-    data = make_folder(tmp_path / "data", per_class=400)  # an epoch is long, so that the worker is in the middle of it
-    child = zygote.start(run, task="images", recipe=image_recipe(data, workers=1))
+    # One long epoch, so that the worker is in the middle of it.
+    data = make_folder(tmp_path / "data", per_class=200)
+    settings = {"epochs": 1.0, "warmup_epochs": 0.1}
+    child = zygote.start(run, task="images", recipe=image_recipe(data, workers=1, **settings))
     child.wait_for("step 10\n")
     workers: list[int] = []
     while not workers:
@@ -74,6 +76,10 @@ def test_killed_worker_is_explained(zygote, tmp_path):
     assert "data-loading process died" in ended.text
     assert "--workers" in ended.text
     assert "Traceback" not in ended.text
+    for path in (run, tmp_path / "undisturbed"):
+        ended = zygote.run(path, task="images", recipe=image_recipe(data, workers=0, **settings))
+        assert ended.code == 0, ended.text
+    assert_same_outcome(run, tmp_path / "undisturbed")
 
 
 def test_broken_images_are_replaced_and_named(zygote, tmp_path):

@@ -11,6 +11,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from nearsight.train.signals import die_with_parent
 
@@ -80,7 +81,7 @@ def joined_world(device_type: str, timeout_seconds: float = 600.0) -> Iterator[W
     if size == 1:
         yield World()
         return
-    store, _, _ = next(dist.rendezvous("env://"))
+    store, _, _ = next(rendezvous("env://"))
     # After an in-place restart the agent's store still holds the addresses of the previous attempt.
     store = dist.PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
     backend = "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"

@@ -33,7 +33,7 @@ from nearsight.data import (
 from nearsight.train.recipe import Recipe
 from nearsight.train.task import Inputs, Place
 
-_LARGEST_RESIDENT = 2 * 2**30  # bytes of training images that are kept on the device without being asked
+_LARGEST_RESIDENT = 2 * 2**30  # bytes of images that are kept on the device without being asked
 _EVAL_BATCH = 256
 
 
@@ -61,7 +61,8 @@ class ImageData:
             )
         # Crops are taken from somewhat larger images than the model sees, as they are from files.
         self.stored_size = size if recipe.crop != "resized" else round(size / recipe.eval_crop)
-        small = count * 3 * self.stored_size**2 <= _LARGEST_RESIDENT
+        everything = sum(len(images) for images in (self.splits.train, self.splits.val, self.splits.test) if images)
+        small = everything * 3 * self.stored_size**2 <= _LARGEST_RESIDENT
         self.resident = recipe.resident == "on" or (recipe.resident == "auto" and small)
         self.steps_per_epoch = count // recipe.batch
         self.bad = BadImageLog(count, cap=recipe.bad_images)

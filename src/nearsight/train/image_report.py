@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from nearsight.analysis import attention_maps, mean_attention_maps
 from nearsight.train import plots
 from nearsight.train.image_data import ImageData
-from nearsight.train.inside import first_images
 from nearsight.train.task import Page, Place
 
 _WORST, _SHOWN = 18, 3
@@ -68,7 +67,8 @@ def _mistakes_page(probabilities: Tensor, labels: Tensor, indices: Tensor, data:
         guess = int(probabilities[row].argmax())
         pictures.append(images.read(int(indices[row])))
         share = 100 * float(probabilities[row, guess])
-        titles.append(f"{data.classes[int(labels[row])]}, taken for\n{data.classes[guess]} ({share:.0f} %)")
+        truth = data.classes[int(labels[row])]
+        titles.append(f"{_one_line(truth)}, taken for\n{_one_line(data.classes[guess])} ({share:.0f} %)")
     return Page(f"Worst mistakes ({split})", pictures=(("Worst mistakes", plots.picture_grid(pictures, titles)),))
 
 
@@ -82,7 +82,9 @@ def development_page(records: list[dict[str, Any]]) -> Page | None:
 
 def attention_page(model: nn.Module, data: ImageData, place: Place) -> Page | None:
     """For a few validation pictures, where each layer looks from the centre, averaged over heads."""
-    images = first_images(data, "val", _SHOWN, place)
+    batch = next(iter(data.eval_batches("val", place)))
+    spread = torch.linspace(0, len(batch.labels) - 1, _SHOWN).long()  # sets are often sorted by class
+    images, places = batch.images[spread.to(place.device)], batch.indices.cpu()[spread].tolist()
     try:
         mean_attention_maps(model, images[:1], [0])
     except ValueError:  # a model without attention, or of an unknown kind
@@ -95,8 +97,8 @@ def attention_page(model: nn.Module, data: ImageData, place: Place) -> Page | No
         maps = attention_maps(model, images[number : number + 1])
         if any(weights.ndim != 4 for weights in maps.values()):  # windows of local attention have their own figures
             return None
-        pictures.append(source.read(number))
-        titles.append(data.classes[int(source.labels[number])])
+        pictures.append(source.read(places[number]))
+        titles.append(data.classes[int(source.labels[places[number]])])
         depth = len(maps)
         for layer, weights in maps.items():
             pictures.append(_from_the_centre(weights[0].mean(dim=0)))
@@ -104,6 +106,10 @@ def attention_page(model: nn.Module, data: ImageData, place: Place) -> Page | No
     text = "Each map shows how much the patch in the middle attends to every other, averaged over the layer's heads."
     drawn = plots.picture_grid(pictures, titles, columns=depth + 1)
     return Page("Where it looks", text=text, pictures=(("Attention maps", drawn),))
+
+
+def _one_line(name: str) -> str:
+    return name.replace("\n", " ")
 
 
 def _from_the_centre(weights: Tensor) -> np.ndarray:

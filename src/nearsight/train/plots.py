@@ -75,7 +75,7 @@ def gates(records: Sequence[dict[str, Any]]) -> bytes | None:
         axes.set_ylim(0, 1)
         axes.grid(alpha=0.3)
     figure.supxlabel("epoch")
-    figure.supylabel("σ(λ): share of attention paid to position")
+    figure.supylabel("σ(λ)")
     return png(figure)
 
 
@@ -128,7 +128,7 @@ def picture_grid(pictures: Sequence[np.ndarray], titles: Sequence[str], columns:
         axes.set_axis_off()
     for axes, picture, title in zip(panels, pictures, titles, strict=False):
         axes.imshow(picture, cmap="viridis", interpolation="nearest")
-        axes.set_title(_plain(title), fontsize=7)
+        axes.set_title("\n".join(_plain(line) for line in title.split("\n")), fontsize=7)
     return png(figure)
 
 
@@ -142,5 +142,6 @@ def _values(records: Sequence[dict[str, Any]], name: str) -> list[float]:
 
 def _plain(text: str) -> str:
     """A class name as matplotlib shall draw it: no formulas, no control characters, not endless."""
-    shown = "".join(char if char.isprintable() else "?" for char in text).replace("$", r"\$")
-    return shown if len(shown) <= 40 else shown[:39] + "…"
+    shown = "".join(char if char.isprintable() else "?" for char in text)
+    shown = shown if len(shown) <= 40 else shown[:39] + "…"
+    return shown.replace("$", r"\$")
