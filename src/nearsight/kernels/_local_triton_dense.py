@@ -311,39 +311,3 @@ def dense_backward_key_value_kernel(
     tl.store(grad_value + at, into_values.to(grad_value.dtype.element_ty), known)
     if HAS_KEY:
         tl.store(grad_key + at, into_keys.to(grad_key.dtype.element_ty), known)
-
-
-@triton.jit
-def table_gradient_kernel(
-    query, sums, partial,
-    query_image, query_row, query_col, height, width, num_heads, pixels, chunk,
-    HEAD_DIM: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, ENTRIES: tl.constexpr, DEPTH: tl.constexpr,
-    EXACT: tl.constexpr,
-):  # fmt: skip
-    """A share of ∂table: partial[share, block] = Σ_pixels sumsᵀ q for HEADS heads at once, [HEADS·ENTRIES, HEADS·D].
-
-    Only the diagonal blocks mean something; the others are the price of whole cache lines and full tensor-core tiles.
-    """
-    share = tl.program_id(0)
-    block = tl.program_id(1)
-    lane = tl.arange(0, HEADS * D)[None, :]
-    head = block * HEADS + lane // D
-    channel = head * HEAD_DIM + lane % D
-    channel_known = (head < num_heads) & (lane % D < HEAD_DIM)
-    entry = block * HEADS * ENTRIES + tl.arange(0, HEADS * ENTRIES)[None, :]
-    entry_known = entry < num_heads * ENTRIES
-    result = tl.zeros([HEADS * ENTRIES, HEADS * D], tl.float32)
-    for start in range(0, chunk, DEPTH):
-        pixel = (share * chunk + start + tl.arange(0, DEPTH)[:, None]).to(tl.int64)
-        row = pixel // width
-        place = (row // height) * query_image + (row % height) * query_row + (pixel % width) * query_col
-        known = pixel < pixels
-        right = tl.load(query + place + channel, mask=known & channel_known, other=0.0)
-        left = tl.load(sums + pixel * (num_heads * ENTRIES) + entry, mask=known & entry_known, other=0.0)
-        if EXACT:
-            result = tl.dot(tl.trans(left), right, result, input_precision="ieee")
-        else:
-            result = tl.dot(tl.trans(left), right, result)
-    rows = tl.arange(0, HEADS * ENTRIES)[:, None]
-    at = (share * tl.num_programs(1) + block) * (HEADS * ENTRIES * HEADS * D)
-    tl.store(partial + at + rows * (HEADS * D) + lane, result)

@@ -17,9 +17,9 @@ from ._local_triton_dense import (
     dense_backward_key_value_kernel,
     dense_backward_query_kernel,
     dense_forward_kernel,
-    table_gradient_kernel,
 )
 from ._local_triton_forward import forward_kernel
+from ._local_triton_table import table_gradient_kernel, table_kernel
 
 VECTOR_BYTES = 16
 PROGRAMS_WANTED = 528  # four for each multiprocessor of a large device
@@ -153,25 +153,39 @@ def launch_forward(
         _launch_threads(forward_kernel, tiling, inputs, others, kernel_size, **flags)
 
 
+def make_table(row_embedding: Tensor, col_embedding: Tensor, num_heads: int) -> Tensor:
+    """Two [g, k, d/2] embeddings as one float32 table [2k, n, d]: concat(r_row, 0) above concat(0, r_col)."""
+    sets, kernel_size, half = row_embedding.shape
+    row_embedding, col_embedding = row_embedding.contiguous(), col_embedding.contiguous()
+    shape = (2 * kernel_size, num_heads, 2 * half)
+    table = torch.empty(shape, dtype=torch.float32, device=row_embedding.device)
+    stride = 0 if sets == 1 else kernel_size * half
+    table_kernel[(2 * kernel_size,)](
+        row_embedding, col_embedding, table, stride, stride, num_heads,
+        K=kernel_size, HEAD_DIM=2 * half, BLOCK=triton.next_power_of_2(num_heads * 2 * half),
+    )  # fmt: skip
+    return table
+
+
 def launch_backward_query(
     tiling: Tiling, inputs: dict[str, Tensor], others: dict[str, Tensor], kernel_size: int, **flags: int
 ) -> Tensor:
-    """Fills `grad_query` and `delta`, and returns the gradient of the table [2k, n, d] (empty without positions)."""
+    """Fills `grad_query` and `delta`; returns each query's ∂logits summed by row and column offset, interleaved."""
     query = inputs["query"]
     entries = _table_entries(kernel_size)
-    positioned = bool(flags["HAS_POSITION"])
-    sums = torch.empty((*query.shape[:-1], entries) if positioned else (0,), dtype=query.dtype, device=query.device)
+    shape = (*query.shape[:-1], entries) if flags["HAS_POSITION"] else (0,)
+    sums = torch.empty(shape, dtype=query.dtype, device=query.device)
     others = {**others, "sums": sums}
     if isinstance(tiling, Dense):
         _launch_dense(dense_backward_query_kernel, tiling, inputs, others, kernel_size, **flags)
     else:
         flags = {**flags, "LOG_ENTRIES": entries.bit_length() - 1}
         _launch_threads(backward_query_kernel, tiling, inputs, others, kernel_size, **flags)
-    return _table_gradient(query, sums, kernel_size) if positioned else sums
+    return sums
 
 
-def _table_gradient(query: Tensor, sums: Tensor, kernel_size: int) -> Tensor:
-    """Σ over pixels of sums ⊗ q for every head: [B, H, W, n, entries] and [B, H, W, n, d] → [2k, n, d]."""
+def embedding_gradients(query: Tensor, sums: Tensor, kernel_size: int, sets: int) -> tuple[Tensor, Tensor]:
+    """Σ over pixels of sums ⊗ q: [B, H, W, n, entries] and [B, H, W, n, d] → ∂row and ∂col embeddings [g, k, d/2]."""
     batch, height, width, num_heads, head_dim = query.shape
     pixels = batch * height * width
     layout, entries = Layout.of(query), sums.shape[-1]
@@ -181,19 +195,18 @@ def _table_gradient(query: Tensor, sums: Tensor, kernel_size: int) -> Tensor:
     shares = max(1, min(triton.cdiv(pixels, 2 * depth), PROGRAMS_WANTED // blocks))
     chunk = triton.cdiv(triton.cdiv(pixels, shares), depth) * depth
     shares = triton.cdiv(pixels, chunk)
-    partial = torch.empty(
-        (shares, blocks, heads, entries, heads, layout.padded_dim), dtype=torch.float32, device=query.device
-    )
+    shape = (shares, blocks, heads, entries, heads, layout.padded_dim)
+    partial = torch.empty(shape, dtype=torch.float32, device=query.device)
     table_gradient_kernel[(shares, blocks)](
         query, sums, partial, *query.stride()[:3], height, width, num_heads, pixels, chunk,
         HEAD_DIM=head_dim, D=layout.padded_dim, HEADS=heads, ENTRIES=entries, DEPTH=depth,
         EXACT=query.dtype == torch.float32, num_warps=4,
     )  # fmt: skip
-    by_head = (
-        partial.sum(dim=0).diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2).flatten(0, 1)
-    )  # [blocks·heads, entries, D]
-    rows_and_cols = by_head[:num_heads, : 2 * kernel_size, :head_dim].unflatten(1, (kernel_size, 2))
-    return rows_and_cols.permute(2, 1, 0, 3).flatten(0, 1)
+    by_head = partial.sum(dim=0).diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2).flatten(0, 1)[:num_heads]
+    if sets == 1:
+        by_head = by_head.sum(dim=0, keepdim=True)
+    half = head_dim // 2
+    return by_head[:, 0 : 2 * kernel_size : 2, :half], by_head[:, 1 : 2 * kernel_size : 2, half:head_dim]
 
 
 def launch_backward_key_value(

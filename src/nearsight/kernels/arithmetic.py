@@ -36,12 +36,12 @@ def register_triton(operators) -> None:
     """The same for the operators that need Triton."""
 
     @register_flop_formula(operators.local_attention)
-    def _(query, key, value, table, kernel_size, mask, save_lse, out_shape=None, **_):
-        return local_attention_flops(query, kernel_size, key is not None, table is not None)
+    def _(query, key, value, row, col, kernel_size, mask, save_lse, out_shape=None, **_):
+        return local_attention_flops(query, kernel_size, key is not None, row is not None)
 
     @register_flop_formula(operators.local_attention_backward)
-    def _(grad, query, key, value, table, output, lse, kernel_size, mask, out_shape=None, **_):
-        return 2 * local_attention_flops(query, kernel_size, key is not None, table is not None)
+    def _(grad, query, key, value, row, col, output, lse, kernel_size, mask, out_shape=None, **_):
+        return 2 * local_attention_flops(query, kernel_size, key is not None, row is not None)
 
     @register_flop_formula(operators.mix_positions)
     def _(content, value, weights, scale, out_shape=None, **_):

@@ -7,8 +7,8 @@ from torch.nn import functional as F
 
 from . import _gated_triton_kernels as kernels
 
-ROWS, DEPTH, MIX_WARPS = 128, 64, 4
-SIDE, GRADIENT_WARPS = 128, 8
+ROWS, DEPTH, MIX_WARPS = 128, 32, 4
+SIDE, GRADIENT_WARPS = 128, 4
 STAGES = 3
 ALIGNMENT = 16
 PROGRAMS_WANTED = 528  # four for each multiprocessor of a large device
@@ -57,7 +57,8 @@ def mix_positions(content: Tensor, value: Tensor, weights: Tensor, scale: Tensor
     """
     content, value = _dense_channels(content), _dense_channels(value)
     output = _positions_outside(value)
-    _launch_mix(weights, value, content, scale, output, output, scale, backward=False)
+    with torch.cuda.device_of(value):
+        _launch_mix(weights, value, content, scale, output, output, scale, backward=False)
     return output
 
 
@@ -71,7 +72,13 @@ def mix_positions_backward(
     gradient: Tensor, content: Tensor, value: Tensor, weights: Tensor, scale: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of content, value, weights (float32) and scale."""
-    gradient, content, value = _dense_channels(gradient), _dense_channels(content), _dense_channels(value)
+    with torch.cuda.device_of(value):
+        return _gradients(_dense_channels(gradient), _dense_channels(content), _dense_channels(value), weights, scale)
+
+
+def _gradients(
+    gradient: Tensor, content: Tensor, value: Tensor, weights: Tensor, scale: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     batch, num_heads, tokens, head_dim = value.shape
     grad_content, grad_value = _positions_outside(value), _positions_outside(value)
     scale_shares = scale.new_empty(batch, num_heads, triton.cdiv(tokens, ROWS), dtype=torch.float32)

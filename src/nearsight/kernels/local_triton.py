@@ -1,6 +1,7 @@
 """Local attention on the GPU: launches of the Triton kernels, as custom operators that torch.compile and autograd know.
 
-Only q, k, v, the output and one log-sum-exp per query are kept for the backward pass: nothing k²-sized touches memory.
+Only q, k, v, the output and a log-sum-exp per query and thread are kept for the backward pass: nothing k²-sized touches
+memory.
 """
 
 from dataclasses import dataclass
@@ -14,10 +15,12 @@ from ._local_triton_launch import (
     Layout,
     Threads,
     Tiling,
+    embedding_gradients,
     halo_sides,
     launch_backward_key_value,
     launch_backward_query,
     launch_forward,
+    make_table,
 )
 
 SUPPORTED_TYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -39,23 +42,18 @@ class Tilings:
 def choose_tilings(query: Tensor, kernel_size: int) -> Tilings:
     """What was fastest at a ResNet's four stages on an H200: threads for thin heads and float32, else tensor cores."""
     if query.element_size() != 2 or query.shape[-1] <= 8:
-        return Tilings(Threads(8, 1, 4, 168), Threads(4, 4, 2, 168), Threads(4, 2, 3))
+        return Tilings(Threads(8, 1, 4, 168), Threads(8, 1, 4), Threads(4, 2, 3))
     wide, square = halo_sides(2, 8, kernel_size), halo_sides(4, 4, kernel_size)
     if wide[0] * wide[1] <= square[0] * square[1]:
         rows, cols, step = 2, 8, max(1, KEYS_AT_ONCE // wide[1])
     else:
         rows, cols, step = 4, 4, max(1, KEYS_AT_ONCE // square[1])
-    tiling = Dense(rows, cols, step)
-    return Tilings(tiling, tiling, tiling)
-
-
-def embedding_table(row_embedding: Tensor, col_embedding: Tensor, num_heads: int) -> Tensor:
-    """Two [g, k, d/2] embeddings as one float32 table [2k, n, d]: concat(r_row, 0) above concat(0, r_col)."""
-    _, kernel_size, half = row_embedding.shape
-    table = row_embedding.new_zeros((2, kernel_size, num_heads, 2, half), dtype=torch.float32)
-    table[0, :, :, 0] = row_embedding.transpose(0, 1)
-    table[1, :, :, 1] = col_embedding.transpose(0, 1)
-    return table.reshape(2 * kernel_size, num_heads, 2 * half)
+    thin, thick = query.shape[-1] <= 16, query.shape[-1] > 32
+    return Tilings(
+        Dense(rows, cols, step, stages=2 if thick else 3),
+        Dense(rows, cols, step, max_registers=128 if thin else None),
+        Dense(rows, cols, max(1, step // 2) if thick else step),
+    )
 
 
 def _dense_channels(tensor: Tensor) -> Tensor:
@@ -64,33 +62,68 @@ def _dense_channels(tensor: Tensor) -> Tensor:
     return tensor if dense else tensor.contiguous()
 
 
-def forward(
-    query: Tensor, key: Tensor | None, value: Tensor, table: Tensor | None,
-    kernel_size: int, mask: bool, save_lse: bool, tilings: Tilings,
+@torch.library.custom_op("nearsight::local_attention", mutates_args=())
+def local_attention_op(
+    query: Tensor, key: Tensor | None, value: Tensor, row_embedding: Tensor | None, col_embedding: Tensor | None,
+    kernel_size: int, mask: bool, save_lse: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Output [B, H, W, n, d] and, when it is saved, the log-sum-exp [B, H, W, slots]."""
+    """The forward pass: output [B, H, W, n, d] and, when it is saved, the log-sum-exp [B, H, W, slots]."""
+    with torch.cuda.device_of(query):
+        return _forward(query, key, value, row_embedding, col_embedding, kernel_size, mask, save_lse)
+
+
+def _forward(
+    query: Tensor, key: Tensor | None, value: Tensor, row_embedding: Tensor | None, col_embedding: Tensor | None,
+    kernel_size: int, mask: bool, save_lse: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
     query, value = _dense_channels(query), _dense_channels(value)
     output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     lse_shape = (*query.shape[:3], Layout.of(query).slots) if save_lse else (0,)
     lse = torch.empty(lse_shape, dtype=torch.float32, device=query.device)
     inputs = {"query": query, "key": value if key is None else _dense_channels(key), "value": value}
+    table = _table(query, row_embedding, col_embedding)
     others = {"table": lse if table is None else table, "output": output, "lse": lse}
     launch_forward(
-        tilings.forward, inputs, others, kernel_size,
+        choose_tilings(query, kernel_size).forward, inputs, others, kernel_size,
         HAS_KEY=key is not None, HAS_POSITION=table is not None, MASK=mask, SAVE_LSE=save_lse,
     )  # fmt: skip
     return output, lse
 
 
-def backward(
-    grad_output: Tensor, query: Tensor, key: Tensor | None, value: Tensor, table: Tensor | None,
-    output: Tensor, lse: Tensor, kernel_size: int, mask: bool, tilings: Tilings,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of query, key, value and table; empty tensors for those that are absent."""
+def _table(query: Tensor, row_embedding: Tensor | None, col_embedding: Tensor | None) -> Tensor | None:
+    if row_embedding is None or col_embedding is None:
+        return None
+    return make_table(row_embedding, col_embedding, query.shape[-2])
+
+
+@local_attention_op.register_fake
+def _(query, key, value, row_embedding, col_embedding, kernel_size, mask, save_lse):
+    lse_shape = (*query.shape[:3], Layout.of(query).slots) if save_lse else (0,)
+    return query.new_empty(query.shape), query.new_empty(lse_shape, dtype=torch.float32)
+
+
+@torch.library.custom_op("nearsight::local_attention_backward", mutates_args=())
+def local_attention_backward_op(
+    grad_output: Tensor, query: Tensor, key: Tensor | None, value: Tensor,
+    row_embedding: Tensor | None, col_embedding: Tensor | None,
+    output: Tensor, lse: Tensor, kernel_size: int, mask: bool,
+) -> list[Tensor]:  # fmt: skip
+    """Gradients of query, key, value and both embeddings; empty tensors for those that are absent."""
+    with torch.cuda.device_of(query):
+        return _gradients(grad_output, query, key, value, row_embedding, col_embedding, output, lse, kernel_size, mask)
+
+
+def _gradients(
+    grad_output: Tensor, query: Tensor, key: Tensor | None, value: Tensor,
+    row_embedding: Tensor | None, col_embedding: Tensor | None,
+    output: Tensor, lse: Tensor, kernel_size: int, mask: bool,
+) -> list[Tensor]:  # fmt: skip
     query, value, grad_output = _dense_channels(query), _dense_channels(value), grad_output.contiguous()
     grad_query = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     grad_value = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     grad_key = torch.empty(query.shape if key is not None else (0,), dtype=query.dtype, device=query.device)
+    tilings = choose_tilings(query, kernel_size)
+    table = _table(query, row_embedding, col_embedding)
     flags = {"HAS_KEY": key is not None, "HAS_POSITION": table is not None}
     inputs = {
         "query": query,
@@ -99,7 +132,7 @@ def backward(
         "grad_output": grad_output,
     }
     others = {"table": lse if table is None else table, "lse": lse, "delta": torch.empty_like(lse)}
-    grad_table = launch_backward_query(
+    sums = launch_backward_query(
         tilings.backward_query, {**inputs, "output": output}, {**others, "grad_query": grad_query}, kernel_size,
         **flags, MASK=mask,
     )  # fmt: skip
@@ -107,60 +140,35 @@ def backward(
         tilings.backward_key_value, inputs, {**others, "grad_key": grad_key, "grad_value": grad_value}, kernel_size,
         **flags,
     )  # fmt: skip
-    return grad_query, grad_key, grad_value, grad_table
-
-
-@torch.library.custom_op("nearsight::local_attention", mutates_args=())
-def local_attention_op(
-    query: Tensor, key: Tensor | None, value: Tensor, table: Tensor | None,
-    kernel_size: int, mask: bool, save_lse: bool,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The forward kernel as an operator."""
-    tilings = choose_tilings(query, kernel_size)
-    return forward(query, key, value, table, kernel_size, mask, save_lse, tilings)
-
-
-@local_attention_op.register_fake
-def _(query, key, value, table, kernel_size, mask, save_lse):
-    lse_shape = (*query.shape[:3], Layout.of(query).slots) if save_lse else (0,)
-    return query.new_empty(query.shape), query.new_empty(lse_shape, dtype=torch.float32)
-
-
-@torch.library.custom_op("nearsight::local_attention_backward", mutates_args=())
-def local_attention_backward_op(
-    grad_output: Tensor, query: Tensor, key: Tensor | None, value: Tensor, table: Tensor | None,
-    output: Tensor, lse: Tensor, kernel_size: int, mask: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """The two backward kernels as one operator."""
-    tilings = choose_tilings(query, kernel_size)
-    return backward(grad_output, query, key, value, table, output, lse, kernel_size, mask, tilings)
+    if row_embedding is None or col_embedding is None:
+        return [grad_query, grad_key, grad_value, lse.new_empty(0), lse.new_empty(0)]
+    grad_row, grad_col = embedding_gradients(query, sums, kernel_size, row_embedding.shape[0])
+    return [
+        grad_query,
+        grad_key,
+        grad_value,
+        torch.empty_like(row_embedding).copy_(grad_row),
+        torch.empty_like(col_embedding).copy_(grad_col),
+    ]
 
 
 @local_attention_backward_op.register_fake
-def _(grad_output, query, key, value, table, output, lse, kernel_size, mask):
-    return (
-        query.new_empty(query.shape),
-        query.new_empty(query.shape if key is not None else (0,)),
-        query.new_empty(query.shape),
-        lse.new_empty(table.shape if table is not None else (0,)),
-    )
+def _(grad_output, query, key, value, row_embedding, col_embedding, output, lse, kernel_size, mask):
+    # Gradients of query, key and value are dense whatever the strides of their tensors.
+    grads = [query.new_empty(0) if x is None else x.new_empty(x.shape) for x in (query, key, value)]
+    return grads + [lse.new_empty(0) if x is None else torch.empty_like(x) for x in (row_embedding, col_embedding)]
 
 
 def _setup_context(ctx, inputs, output):
-    query, key, value, table, kernel_size, mask, _ = inputs
-    ctx.save_for_backward(query, key, value, table, *output)
-    ctx.kernel_size, ctx.mask = kernel_size, mask
+    ctx.save_for_backward(*inputs[:5], *output)
+    ctx.kernel_size, ctx.mask = inputs[5:7]
     ctx.mark_non_differentiable(output[1])
 
 
 def _backward(ctx, grad_output, _):
-    query, key, value, table, output, lse = ctx.saved_tensors
-    grad_query, grad_key, grad_value, grad_table = torch.ops.nearsight.local_attention_backward(
-        grad_output, query, key, value, table, output, lse, ctx.kernel_size, ctx.mask
-    )
-    grad_key = None if key is None else grad_key
-    grad_table = None if table is None else grad_table
-    return grad_query, grad_key, grad_value, grad_table, None, None, None
+    saved = ctx.saved_tensors
+    grads = torch.ops.nearsight.local_attention_backward(grad_output, *saved, ctx.kernel_size, ctx.mask)
+    return *(None if x is None else grad for x, grad in zip(saved[:5], grads, strict=True)), None, None, None
 
 
 local_attention_op.register_autograd(_backward, setup_context=_setup_context)
@@ -213,9 +221,7 @@ def run(
     border: Border = "mask",
 ) -> Tensor:
     """Local attention by the Triton kernels; arguments as in `functional.local.local_attention`."""
-    table = None
-    if row_embedding is not None and col_embedding is not None:
-        table = embedding_table(row_embedding, col_embedding, query.shape[-2])
-    inputs = (query, key, value, table)
+    positioned = row_embedding is not None and col_embedding is not None
+    inputs = (query, key, value, *((row_embedding, col_embedding) if positioned else (None, None)))
     save_lse = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
     return torch.ops.nearsight.local_attention(*inputs, kernel_size, border == "mask", save_lse)[0]

@@ -1,0 +1,61 @@
+# mypy: ignore-errors
+"""The embeddings' table: made from row and column embeddings in one launch, and its gradient as one product."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def table_kernel(
+    row_embedding, col_embedding, table, row_set, col_set, num_heads,
+    K: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Entry t < k is concat(r_t, 0) of every head, k + t is concat(0, r_t); `*_set` is 0 for shared embeddings."""
+    HALF: tl.constexpr = HEAD_DIM // 2
+    entry = tl.program_id(0)
+    lane = tl.arange(0, BLOCK)
+    head = lane // HEAD_DIM
+    channel = lane % HEAD_DIM
+    exists = head < num_heads
+    in_rows = exists & (entry < K) & (channel < HALF)
+    in_cols = exists & (entry >= K) & (channel >= HALF)
+    value = tl.load(row_embedding + head * row_set + entry * HALF + channel, mask=in_rows, other=0.0).to(tl.float32)
+    at = head * col_set + (entry - K) * HALF + (channel - HALF)
+    value += tl.load(col_embedding + at, mask=in_cols, other=0.0).to(tl.float32)
+    tl.store(table + entry * num_heads * HEAD_DIM + lane, value, mask=exists)
+
+
+@triton.jit
+def table_gradient_kernel(
+    query, sums, partial,
+    query_image, query_row, query_col, height, width, num_heads, pixels, chunk,
+    HEAD_DIM: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, ENTRIES: tl.constexpr, DEPTH: tl.constexpr,
+    EXACT: tl.constexpr,
+):  # fmt: skip
+    """A share of ∂table: partial[share, block] = Σ_pixels sumsᵀ q for HEADS heads at once, [HEADS·ENTRIES, HEADS·D].
+
+    Only the diagonal blocks mean something; the others are the price of whole cache lines and full tensor-core tiles.
+    """
+    share = tl.program_id(0)
+    block = tl.program_id(1)
+    lane = tl.arange(0, HEADS * D)[None, :]
+    head = block * HEADS + lane // D
+    channel = head * HEAD_DIM + lane % D
+    channel_known = (head < num_heads) & (lane % D < HEAD_DIM)
+    entry = block * HEADS * ENTRIES + tl.arange(0, HEADS * ENTRIES)[None, :]
+    entry_known = entry < num_heads * ENTRIES
+    result = tl.zeros([HEADS * ENTRIES, HEADS * D], tl.float32)
+    for start in range(0, chunk, DEPTH):
+        pixel = (share * chunk + start + tl.arange(0, DEPTH)[:, None]).to(tl.int64)
+        row = pixel // width
+        place = (row // height) * query_image + (row % height) * query_row + (pixel % width) * query_col
+        known = pixel < pixels
+        right = tl.load(query + place + channel, mask=known & channel_known, other=0.0)
+        left = tl.load(sums + pixel * (num_heads * ENTRIES) + entry, mask=known & entry_known, other=0.0)
+        if EXACT:
+            result = tl.dot(tl.trans(left), right, result, input_precision="ieee")
+        else:
+            result = tl.dot(tl.trans(left), right, result)
+    rows = tl.arange(0, HEADS * ENTRIES)[:, None]
+    at = (share * tl.num_programs(1) + block) * (HEADS * ENTRIES * HEADS * D)
+    tl.store(partial + at + rows * (HEADS * D) + lane, result)
