@@ -1,6 +1,7 @@
 """`nearsight models`: every model with its cost, beside what its paper reports."""
 
 from pathlib import Path
+from typing import Any
 
 
 def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | None = None) -> int:
@@ -43,7 +44,7 @@ def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | N
             model = create_model(name)
         size = own_size(model) if img_size is None else as_pair(img_size)
         cost = count_cost(model, size)
-        row = {"name": name, "input": list(size), "parameters": cost.parameters, "flops": cost.flops}
+        row: dict[str, Any] = {"name": name, "input": list(size), "parameters": cost.parameters, "flops": cost.flops}
         if isinstance(model, VisionTransformer):
             row["module_multiply_adds"] = module_multiply_adds(model, size)
         paper = REPORTED.get(name)

@@ -94,16 +94,18 @@ class AttentionStem(nn.Module):
 @contextlib.contextmanager
 def _statistics_held(module: nn.Module) -> Iterator[None]:
     """Batch norms normalise by the batch as ever, but do not count it a second time."""
-    norms = [m for m in module.modules() if isinstance(m, nn.BatchNorm2d) and m.num_batches_tracked is not None]
-    before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
+    norms = [norm for norm in module.modules() if isinstance(norm, nn.BatchNorm2d)]
+    momenta = [norm.momentum for norm in norms]
+    counters = {counter: counter.clone() for norm in norms if (counter := norm.num_batches_tracked) is not None}
     for norm in norms:
         norm.momentum = 0.0
     try:
         yield
     finally:
-        for norm, (momentum, counted) in zip(norms, before, strict=True):
+        for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum
-            norm.num_batches_tracked.copy_(counted)
+        for counter, counted in counters.items():
+            counter.copy_(counted)
 
 
 def _contexts_of_checkpoint(block: nn.Module) -> tuple:
