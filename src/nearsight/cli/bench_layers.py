@@ -44,8 +44,8 @@ def flex_attention_step(side: int) -> Callable[..., Tensor]:
             return score + by_row[batch, head, at, row] + by_col[batch, head, at, col]
 
         pad = max(0, 16 - query.shape[-1])
-        parts = [nn.functional.pad(x.flatten(1, 2).transpose(1, 2), (0, pad)) for x in (query, key, value)]
-        out = compiled(*parts, score_mod=add_position, block_mask=mask, scale=1.0)
+        q, k, v = (nn.functional.pad(x.flatten(1, 2).transpose(1, 2), (0, pad)) for x in (query, key, value))
+        out = compiled(q, k, v, score_mod=add_position, block_mask=mask, scale=1.0)
         return out[..., : query.shape[-1]].transpose(1, 2).unflatten(1, (side, side))
 
     return attend
@@ -67,7 +67,7 @@ def measure_stage(
     )
 
     def on_images(module: nn.Module) -> tuple[Callable[[Any], Tensor], list[Any], list[Tensor]]:
-        module = module.to(device=device, dtype=dtype, memory_format=torch.channels_last)
+        module = module.to(device, dtype).to(memory_format=torch.channels_last)
         return module, images, list(module.parameters())
 
     def on_projected(function: Callable[..., Tensor]) -> tuple[Callable[[Any], Tensor], list[Any], list[Tensor]]:

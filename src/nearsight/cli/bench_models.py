@@ -74,7 +74,7 @@ def measure(entry: Entry, compiled: bool, batch: int, device: torch.device, *, t
     torch.manual_seed(0)
     torch._dynamo.reset()
     order = torch.channels_last if entry.channels_last else torch.contiguous_format
-    model = entry.build().to(device=device, memory_format=order)
+    model = entry.build().to(device).to(memory_format=order)
     run = torch.compile(model) if compiled else model
     shape = (batch, 3, entry.img_size, entry.img_size)
     sets = [torch.randn(shape, device=device).to(memory_format=order) for _ in range(2)]
@@ -117,12 +117,12 @@ def ratios(rows: list[Row]) -> list[str]:
     lines = []
     for group in dict.fromkeys(row["group"] for row in rows):
         for mode in ("eager", "compiled"):
-            ours, *others = [row for row in rows if row["group"] == group and row["mode"] == mode] or [None]
-            for other in others:
+            measured = [row for row in rows if row["group"] == group and row["mode"] == mode]
+            for ours, other in ((measured[0], row) for row in measured[1:]):
                 pairs = [
                     f"{what.split()[0]} {_ratio(ours, other, what, group)}"
                     for what in ("inference images/s", "training images/s", "training GiB", "inference GiB")
-                    if ours is not None and ours.get(what) and other.get(what)
+                    if ours.get(what) and other.get(what)
                 ]
                 numerator, denominator = (other, ours) if group == "resnet50" else (ours, other)
                 lines.append(f"{group}, {mode}: {numerator['model']} over {denominator['model']}: {', '.join(pairs)}")
