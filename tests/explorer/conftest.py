@@ -22,11 +22,3 @@ def run_folder(tmp_path_factory) -> Path:
 @pytest.fixture
 def sources(run_folder):
     return [open_source(str(run_folder)), open_source("deit_nano_32")]
-
-
-def pytest_terminal_summary(terminalreporter):
-    """Measured, not asserted: how long a click takes."""
-    for report in terminalreporter.getreports("passed"):
-        for name, value in report.user_properties:
-            if name == "explorer_latency":
-                terminalreporter.write_line(f"explorer: {value}")

@@ -9,28 +9,18 @@ from cyclopts import App, Parameter
 
 if TYPE_CHECKING:
     from nearsight.train.engine import Trainer
+    from nearsight.train.listeners import Listener
 
 app = App(name="detect", help="Train detectors on images with boxes, measure them and use them.")
 
 
-class _Lines:
-    """Tells a run's progress in plain lines."""
+def _audience(trainer: Trainer) -> list[Listener]:
+    from nearsight.train.progress import make_progress
+    from nearsight.train.trackers import make_trackers
 
-    def record(self, record: dict[str, Any]) -> None:
-        named = ("loss", "lr", "images_per_second", "val_mAP", "val_mAP50", "ema_val_mAP", "ema_val_mAP50")
-        values = ", ".join(f"{name} {record[name]:.4g}" for name in named if name in record)
-        print(f"epoch {record['epoch']:.2f}, step {record['step']}: {values}", flush=True)
-
-    def note(self, text: str) -> None:
-        print(text, flush=True)
-
-    def close(self) -> None:
-        """Nothing is held open."""
-
-
-def _audience(trainer: Trainer) -> list[_Lines]:
-    print(f"run folder: {trainer.folder.path}; {trainer.total_steps} steps on {trainer.device}", flush=True)
-    return [_Lines()]
+    progress = make_progress(trainer.total_steps)
+    progress.note(f"run: {trainer.folder.path}  device: {trainer.device}  steps: {trainer.total_steps}")
+    return [progress, *make_trackers(trainer.recipe, trainer.folder.path)]
 
 
 @app.command

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..functional import attention as reference
 from ..functional.attention import positional_axis_weights
 from ..geometry import Grid
 from .dispatch import HAS_TRITON, Backend, Verdict, choose, verdicts
@@ -114,8 +115,11 @@ def gated_positional_attention(
 ) -> Tensor:
     """q, k, v [B,n,N,d], v_pos [n,3] over (‖δ‖², δ_row, δ_col), pos_bias [n], gate λ [n] → [B,n,N,d].
 
-    `scale` multiplies the content logits; None means 1/√d.
+    `scale` multiplies the content logits; None means 1/√d. On the meta device, where only arithmetic is counted, the
+    equation stands as written.
     """
+    if query.is_meta and backend is None:
+        return reference.gated_positional_attention(query, key, value, v_pos, gate, grid_size=grid_size, scale=scale)
     arguments = (query, key, value, v_pos, pos_bias, gate)
     chosen = choose(BACKENDS, backend, *arguments, grid_size=grid_size, scale=scale)
     return chosen.run(*arguments, grid_size=grid_size, scale=scale)

@@ -6,6 +6,7 @@ Which of the two depends on the data alone, never on the machine, because the tw
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -60,7 +61,7 @@ class ImageData:
                 f"batch {recipe.batch} is larger than the {count} training images; choose a smaller --batch"
             )
         # Crops are taken from somewhat larger images than the model sees, as they are from files.
-        self.stored_size = size if recipe.crop != "resized" else round(size / recipe.eval_crop)
+        self.stored_size = size if recipe.crop != "resized" else math.floor(size / recipe.eval_crop)
         everything = sum(len(images) for images in (self.splits.train, self.splits.val, self.splits.test) if images)
         small = everything * 3 * self.stored_size**2 <= _LARGEST_RESIDENT
         self.resident = recipe.resident == "on" or (recipe.resident == "auto" and small)

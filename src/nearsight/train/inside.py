@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from nearsight.analysis import layer_summaries
 from nearsight.analysis.locality import LayerSummary
+from nearsight.analysis.walk import inspectable
 from nearsight.train.image_data import ImageData
 from nearsight.train.task import Place
 
@@ -24,9 +25,10 @@ def first_images(data: ImageData, split: str, count: int, place: Place) -> Tenso
 def summaries_or_none(model: nn.Module, data: ImageData, place: Place) -> list[LayerSummary]:
     """A summary of every attention layer on the first validation images; none for a model without such layers."""
     try:
-        return layer_summaries(model, first_images(data, "val", _IMAGES, place))
+        inspectable(model)
     except ValueError:
         return []
+    return layer_summaries(model, first_images(data, "val", _IMAGES, place))
 
 
 def look_inside(model: nn.Module, data: ImageData, place: Place) -> Iterator[tuple[str, Any]]:
