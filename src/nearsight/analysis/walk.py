@@ -95,10 +95,10 @@ def from_timm_convit(model: ConVit) -> VisionTransformer:
 
 
 def _walk_vit(model: VisionTransformer, images: Tensor) -> Iterator[View]:
-    x, grid_size = model._embed(images)
+    x, grid_size = model.embed(images)
     block: Any
     for index, block in enumerate(model.blocks):
-        x = model._before_block(index, x)
+        x = model.before_block(index, x)
         num_prefix_tokens = x.shape[1] - grid_size[0] * grid_size[1]
         yield global_view(block.attn, block.norm1(x), grid_size, num_prefix_tokens, index)
         x = block(x, grid_size)
@@ -114,7 +114,7 @@ def global_view(attention: nn.Module, x: Tensor, grid_size: Grid, num_prefix_tok
             query, key = attention.q_norm(query), attention.k_norm(key)
         kind, extra = "plain", {}
     elif isinstance(attention, (PositionalSelfAttention, GatedPositionalSelfAttention)):
-        query, key, value = attention._query_key_value(x)
+        query, key, value = attention.query_key_value(x)
         kind, extra = "psa", {"v_pos": attention.v_pos}
         if isinstance(attention, GatedPositionalSelfAttention):
             kind, extra = "gpsa", {"v_pos": attention.v_pos, "gate": attention.gate}
@@ -149,7 +149,7 @@ def _walk_timm_vit(model: TimmVisionTransformer, images: Tensor) -> Iterator[Vie
 
 
 def _walk_resnet(model: ResNet, images: Tensor) -> Iterator[View]:
-    x, index = model._stem(images), 0
+    x, index = model.embed(images), 0
     for stage_number, stage in enumerate(model.stages, start=1):
         block: Any
         for position, block in enumerate(stage, start=1):
@@ -167,7 +167,7 @@ def local_view(attention: LocalSelfAttention2d, x: Tensor, index: int, name: str
     pixels = x.permute(0, 2, 3, 1)
     if attention.positions == "absolute":
         pixels = pixels + sinusoidal_positions(pixels.shape[1:], device=x.device, dtype=x.dtype)
-    query, value, key = attention._project(pixels)
+    query, value, key = attention.project(pixels)
     stride = attention.stride if attention.downsample == "stride" else 1
     return LocalView(
         index=index,

@@ -213,13 +213,14 @@ class ResNet(nn.Module):
         """Nothing to change: convolutions and relative positions hold at any size."""
         as_pair(img_size)
 
-    def _stem(self, images: Tensor) -> Tensor:
+    def embed(self, images: Tensor) -> Tensor:
+        """Images → what the first bottleneck sees, through the stem."""
         require_images(images, self.in_chans, self.layer4[0].bn1.weight.dtype)  # type: ignore[union-attr, arg-type]
         return self.stem(images)
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Images → the last stage's map [B, C, H/32, W/32]."""
-        x = self._stem(images)
+        x = self.embed(images)
         for stage in self.stages:
             x = self._run_stage(stage, x)
         return x
@@ -235,7 +236,7 @@ class ResNet(nn.Module):
 
     def forward_attention(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Features as above, and the weights [B, rows, cols, heads, k, k] of every local attention in order."""
-        x, maps = self._stem(images), []
+        x, maps = self.embed(images), []
         for stage in self.stages:
             for block in stage:
                 assert isinstance(block, Bottleneck)
@@ -251,7 +252,7 @@ class ResNet(nn.Module):
     ) -> tuple[Tensor, list[Tensor]]:
         """Features, and the maps after chosen stages (0 to 3; the last n for a number; all by default)."""
         wanted = chosen_layers(indices, 4)
-        x, maps = self._stem(images), []
+        x, maps = self.embed(images), []
         for index, stage in enumerate(self.stages):
             x = self._run_stage(stage, x)
             if index in wanted:

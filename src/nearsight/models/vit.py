@@ -211,7 +211,8 @@ class VisionTransformer(nn.Module):
 
     # Forward, in the order of Fig. 4
 
-    def _embed(self, images: Tensor) -> tuple[Tensor, Grid]:
+    def embed(self, images: Tensor) -> tuple[Tensor, Grid]:
+        """Images → what the first block sees, and the grid of its patches."""
         require_images(images, self.in_chans, self.norm.weight.dtype)
         grid_size = grid_of((images.shape[2], images.shape[3]), self.patch_size)
         x = self.patch_embed(images)
@@ -225,29 +226,30 @@ class VisionTransformer(nn.Module):
         tokens = [token.expand(x.shape[0], -1, -1) for token in (self.cls_token, self.dist_token) if token is not None]
         return torch.cat([*tokens, x], dim=1) if tokens else x
 
-    def _before_block(self, index: int, x: Tensor) -> Tensor:
+    def before_block(self, index: int, x: Tensor) -> Tensor:
+        """Class and distillation token join in front of the first plain block."""
         return self._join_tokens(x) if index == self.num_gated_blocks and index > 0 else x
 
     def _run_block(self, index: int, x: Tensor, grid_size: Grid) -> Tensor:
-        x = self._before_block(index, x)
+        x = self.before_block(index, x)
         if self.grad_checkpointing and torch.is_grad_enabled():
             return checkpoint(self.blocks[index], x, grid_size, use_reentrant=False)
         return self.blocks[index](x, grid_size)
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Images → normalised tokens [B, prefix + N, width]."""
-        x, grid_size = self._embed(images)
+        x, grid_size = self.embed(images)
         for index in range(len(self.blocks)):
             x = self._run_block(index, x, grid_size)
         return self.norm(x)
 
     def forward_attention(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Features as above and every block's attention weights [B, heads, tokens, tokens], first block first."""
-        x, grid_size = self._embed(images)
+        x, grid_size = self.embed(images)
         maps = []
         for index, block in enumerate(self.blocks):
             assert isinstance(block, Block)
-            x, weights = block.forward_with_weights(self._before_block(index, x), grid_size)
+            x, weights = block.forward_with_weights(self.before_block(index, x), grid_size)
             maps.append(weights)
         return self.norm(x), maps
 
@@ -259,7 +261,7 @@ class VisionTransformer(nn.Module):
         `indices`: which blocks (negative counts from the end), the last n for a number, all by default.
         """
         wanted = chosen_layers(indices, len(self.blocks))
-        x, grid_size = self._embed(images)
+        x, grid_size = self.embed(images)
         maps = []
         for index in range(len(self.blocks)):
             x = self._run_block(index, x, grid_size)

@@ -99,7 +99,7 @@ class LocalSelfAttention2d(nn.Module):
         pixels = x.permute(0, 2, 3, 1)
         if self.positions == "absolute":
             pixels = pixels + sinusoidal_positions(pixels.shape[1:], device=x.device, dtype=x.dtype)
-        query, value, key = self._project(pixels)
+        query, value, key = self.project(pixels)
         stride = self.stride if self.downsample == "stride" else 1
         query = query[:, ::stride, ::stride]
         if not need_weights:
@@ -127,7 +127,7 @@ class LocalSelfAttention2d(nn.Module):
         )
         return self._finish(equations.apply_local_weights(weights, value, stride)), weights
 
-    def _project(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    def project(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """[B,H,W,in] → query, value and key [B,H,W,heads,d], views of one product so that x is read once."""
         shape = (*pixels.shape[:3], self.weight.shape[0], self.num_heads, self.head_dim)
         bias = None if self.bias is None else self.bias.flatten()

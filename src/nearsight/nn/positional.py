@@ -63,7 +63,8 @@ class _GridAttention(nn.Module):
         with torch.no_grad():
             self.v_pos.copy_(equations.convolutional_v_pos(centers, self.locality_strength))
 
-    def _query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens [B, N, dim] → query, key and value [B, heads, N, head_dim]."""
         batch, tokens, _ = x.shape
         qk = self.qk(x).reshape(batch, tokens, 2, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
         value = self.v(x).reshape(batch, tokens, self.num_heads, self.head_dim).transpose(1, 2)
@@ -89,7 +90,7 @@ class PositionalSelfAttention(_GridAttention):
     def forward(self, x: Tensor, grid_size: Grid, need_weights: bool = False):
         """x [B, H·W, dim] → y, or (y, weights [B, heads, N, N])."""
         require_tokens(x, self.dim, grid_size)
-        query, key, value = self._query_key_value(x)
+        query, key, value = self.query_key_value(x)
         if need_weights:
             weights = equations.positional_self_attention_weights(query, key, self.v_pos, grid_size=grid_size)
             return self._join(weights @ value), weights
@@ -132,7 +133,7 @@ class GatedPositionalSelfAttention(_GridAttention):
     def forward(self, x: Tensor, grid_size: Grid, need_weights: bool = False):
         """x [B, H·W, dim] → y, or (y, weights [B, heads, N, N])."""
         require_tokens(x, self.dim, grid_size)
-        query, key, value = self._query_key_value(x)
+        query, key, value = self.query_key_value(x)
         if need_weights:
             weights = equations.gated_positional_attention_weights(
                 query, key, self.v_pos, self.gate, grid_size=grid_size
