@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 from typing import Annotated, Any, Literal
 
+import yaml
 from cyclopts import Group, Parameter
 
 from nearsight.train.recipe import Recipe
@@ -24,7 +25,7 @@ def _type_of(field: dataclasses.Field) -> Any:
     if field.name == "batch":
         return int | Literal["auto"] | None
     if field.default is dataclasses.MISSING:
-        return dict[str, int | float | bool | str] | None
+        return dict[str, str] | None  # read as YAML below: 0.25 is a number, conv a word, [3, 4] a list
     return type(field.default) | None
 
 
@@ -47,6 +48,8 @@ RecipeFlags.__module__ = __name__  # made dynamically, it claims to be a built-i
 def given_flags(flags: Any) -> dict[str, Any]:
     """The fields that the command line set; ``--batch auto`` keeps the batch and lets the micro-batch shrink."""
     given = {name: value for name, value in vars(flags).items() if value is not None}
+    if "model_options" in given:
+        given["model_options"] = {name: yaml.safe_load(value) for name, value in given["model_options"].items()}
     if given.get("batch") == "auto":
         del given["batch"]
         given["batch_auto"] = True

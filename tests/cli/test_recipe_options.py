@@ -1,0 +1,29 @@
+"""Arguments of a model on the command line keep their types."""
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from nearsight.cli.recipe_options import RecipeFlags, given_flags
+
+
+def given(*words):
+    app = App(result_action="return_value")
+
+    @app.default
+    def flags_of(*, flags: Annotated[RecipeFlags, Parameter(name="*")] = RecipeFlags()):  # noqa: B008
+        return given_flags(flags)
+
+    return app(list(words))
+
+
+def test_numbers_words_switches_and_lists():
+    words = ["--model-options.width_multiplier", "0.25", "--model-options.stem", "conv"]
+    words += ["--model-options.attention_stages", "[3, 4]", "--model-options.train_gate", "false"]
+    expected = {"width_multiplier": 0.25, "stem": "conv", "attention_stages": [3, 4], "train_gate": False}
+    assert given(*words)["model_options"] == expected
+    assert given("--model-options", '{"width_multiplier": 0.25}') == {"model_options": {"width_multiplier": 0.25}}
+
+
+def test_batch_auto_keeps_the_batch():
+    assert given("--batch", "auto", "--lr", "3e-4") == {"batch_auto": True, "lr": 3e-4}
