@@ -18,6 +18,7 @@ class DetectionHead(nn.Module):
     kind "conv": 3×3 convolutions, the prediction is one too. kind "attention": every 3×3 is local attention, also the
     one that predicted (hence one layer more), and a pointwise convolution ends the head: it mixes the attention's heads
     and makes the outputs. With five attention layers SASA's Table 2 has its parameters; with four, 0.4 M too few.
+    Around each attention goes a shortcut, which the paper does not state and which has no parameters.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class DetectionHead(nn.Module):
         prior: float | None = None,
     ) -> None:
         super().__init__()
-        self.num_outputs = num_outputs
+        self.num_outputs, self.shortcut = num_outputs, kind == "attention"
         mixer = conv_mixer if kind == "conv" else attention_mixer(**(attention or {}))
         layers, extent = (depth, 3) if kind == "conv" else (depth + 1, 1)
         self.mixers = nn.ModuleList(mixer(channels, 1) for _ in range(layers))
@@ -54,7 +55,11 @@ class DetectionHead(nn.Module):
 
     def _read(self, x: Tensor) -> Tensor:
         for mixer, norm in zip(self.mixers, self.norms, strict=True):
-            x = self.relu(norm(mixer(x)))
+            mixed = norm(mixer(x))
+            # Without the shortcut a fresh attention head leaves neighbouring positions a tenth of the difference that
+            # convolutions leave, and learns far slower (docs/detection.md has the numbers). That it learns slower
+            # *because* of the blur is not shown: attention that starts near its own pixel blurs less, and did not help.
+            x = self.relu(x + mixed if self.shortcut else mixed)
         y = self.predictor(x)
         return y.permute(0, 2, 3, 1).reshape(y.shape[0], -1, self.num_outputs)
 
