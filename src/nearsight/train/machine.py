@@ -67,8 +67,8 @@ def smaller_micro_batch(micro: int, multiple: int) -> int | None:
 
 def prepare_torch(recipe: Recipe, device: torch.device) -> None:
     """Process-wide switches that trade exactness for speed, or the other way round."""
-    # cuDNN's attention, which torch ≥ 2.11 prefers on Hopper, can return NaN gradients for sound inputs of 64 tokens (mod
-    # 128): pytorch/pytorch#196678. The other fused kernels give the right ones.
+    # cuDNN's attention, which torch ≥ 2.11 prefers on Hopper, can return NaN gradients for sound inputs of 64 tokens
+    # (mod 128): pytorch/pytorch#196678. The other fused kernels give the right ones.
     torch.backends.cuda.enable_cudnn_sdp(False)
     torch.backends.cudnn.benchmark = device.type == "cuda" and not recipe.deterministic
     torch.set_float32_matmul_precision("highest" if recipe.deterministic or device.type == "cpu" else "high")
