@@ -133,3 +133,10 @@ def test_every_experiment_builds(file):
 def test_read_changes_of_an_empty_file(tmp_path):
     (tmp_path / "empty.yaml").write_text("# nothing\n")
     assert read_changes(tmp_path / "empty.yaml") == {}
+
+
+def test_a_short_trial_warms_up_for_a_tenth_unless_told_otherwise():
+    assert resolve_recipe("small", None, {"epochs": 2.0}).warmup_epochs == 0.2
+    assert resolve_recipe("small", None, {"epochs": 50.0}).warmup_epochs == RECIPES["small"].warmup_epochs
+    with pytest.raises(ValueError, match="set --warmup-epochs"):
+        resolve_recipe("small", None, {"epochs": 2.0, "warmup_epochs": 3.0})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,13 +89,13 @@ def comparison_plot(comparison: Comparison) -> bytes:
 
     from nearsight.train.plots import png
 
-    figure = Figure(figsize=(2 + 1.6 * len(comparison.settings), 4), layout="constrained")
+    figure = Figure(figsize=(2 + 2.4 * len(comparison.settings), 4.5), layout="constrained")
     axes = figure.subplots()
     for place, setting in enumerate(comparison.settings):
         axes.plot([place] * len(setting.values), setting.values, "o", alpha=0.6)
         axes.hlines(setting.mean, place - 0.25, place + 0.25, colors="black")
-    labels = [describe_setting(setting) for setting in comparison.settings]
-    axes.set_xticks(range(len(labels)), labels, rotation=20, ha="right", fontsize=8)
+    labels = [textwrap.fill(describe_setting(setting), 30) for setting in comparison.settings]
+    axes.set_xticks(range(len(labels)), labels, fontsize=7)
     axes.set_ylabel(comparison.measure)
     axes.grid(axis="y", alpha=0.3)
     return png(figure)
@@ -121,15 +122,17 @@ def _summary(run: str | Path) -> dict[str, Any]:
 
 
 def _default_measure(summaries: Sequence[dict[str, Any]]) -> str:
-    """The first test value when every run has a test split, else the value that selected the weights."""
+    """Accuracy or mAP on test when every run has a test split, else the value that selected the weights."""
     common = [name for name in summaries[0].get("test", {}) if all(name in s.get("test", {}) for s in summaries)]
-    return f"test {common[0]}" if common else "selected on val"
+    best_known = [name for name in ("top1", "mAP") if name in common] or common
+    return f"test {best_known[0]}" if best_known else "selected on val"
 
 
 def _value(run: str | Path, summary: dict[str, Any], measure: str) -> float:
     known = {f"test {name}": value for name, value in summary.get("test", {}).items()}
     if summary.get("selected"):
         known["selected on val"] = summary["selected"]["value"]
+    measure = f"test {measure}" if f"test {measure}" in known else measure
     if measure not in known:
         raise ValueError(f"{run} has no measure {measure!r}; it has {', '.join(known)}")
     return float(known[measure])

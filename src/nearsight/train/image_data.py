@@ -58,7 +58,8 @@ class ImageData:
         count, size = len(self.splits.train), recipe.image_size
         if count < recipe.batch:
             raise ValueError(
-                f"batch {recipe.batch} is larger than the {count} training images; choose a smaller --batch"
+                f"batch {recipe.batch} is larger than the {count} training images; "
+                f"use --batch {max(2, 2 ** (count.bit_length() - 3))}, for example"
             )
         # Crops are taken from somewhat larger images than the model sees, as they are from files.
         self.stored_size = size if recipe.crop != "resized" else math.floor(size / recipe.eval_crop)

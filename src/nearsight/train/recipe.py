@@ -196,7 +196,10 @@ class Recipe(
         check_range(self, 1e-9, 1, "fraction", "crop_scale", "eval_crop")
         check_range(self, 0, 0.9, "val_fraction")
         if self.warmup_epochs >= self.epochs:
-            raise ValueError(f"warmup_epochs ({self.warmup_epochs:g}) must be shorter than epochs ({self.epochs:g})")
+            raise ValueError(
+                f"warmup_epochs ({self.warmup_epochs:g}) must be shorter than epochs ({self.epochs:g}); "
+                "set --warmup-epochs"
+            )
         if self.patch_size and self.image_size % self.patch_size:
             raise ValueError(f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}")
         if (self.mixup or self.cutmix) and self.mix_probability and self.batch % 2:

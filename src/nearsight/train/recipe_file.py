@@ -42,7 +42,16 @@ def resolve_recipe(name: str = "", file: str | Path | None = None, flags: dict[s
     changes = read_changes(file) if file else {}
     base = named_recipe(name or str(changes.pop("recipe", "")) or "small")
     changes.pop("recipe", None)
-    return apply_changes(apply_changes(base, changes, where=str(file)), flags or {}, where="the command line")
+    recipe = apply_changes(base, changes, where=str(file))
+    return apply_changes(recipe, _with_short_warmup(recipe, flags or {}), where="the command line")
+
+
+def _with_short_warmup(recipe: Recipe, flags: dict[str, Any]) -> dict[str, Any]:
+    """A trial of a few epochs warms up for a tenth of them, unless the flags say how long; the change is told."""
+    epochs = flags.get("epochs")
+    if "warmup_epochs" in flags or not isinstance(epochs, int | float) or epochs > recipe.warmup_epochs:
+        return flags
+    return {**flags, "warmup_epochs": epochs / 10}
 
 
 def apply_changes(recipe: Recipe, changes: dict[str, Any], where: str) -> Recipe:
