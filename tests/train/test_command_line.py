@@ -72,6 +72,14 @@ def test_a_first_session(app, here, capsys):
     assert compared["settings"][0]["seeds"] == [0, 1]
 
 
+def test_changes_are_told_from_the_recipe_that_a_file_names(app, here, capsys):
+    (here / "mine.yaml").write_text("recipe: convit\nmixup: 0\n")
+    assert _run(app, "train", "pics", "--config", "mine.yaml", *SMALL) == 0
+    printed = capsys.readouterr().out
+    assert "convit: mixup: 0.8 → 0.0" in printed
+    assert "small: " not in printed
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

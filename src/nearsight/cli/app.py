@@ -12,8 +12,14 @@ app = App(
     version=version,
     result_action="return_value",
 )
+# A list of verbs shows the first line of each, a verb's own help all of them.
+_TRAIN = """Train a model on a folder of pictures, a known data set, arrays or shards.
+
+Settings come from a named recipe, then from --config, then from the options below. The defaults shown are those of the
+recipe small; `nearsight recipes` shows every recipe's. A run can be killed at any instant: the same command goes on.
+"""
 VERBS = (
-    ("train", "training:train", "Train a model on a folder of pictures, a known data set, arrays or shards."),
+    ("train", "training:train", _TRAIN),
     ("resume", "training:resume", "Go on with a run that was stopped, killed or interrupted."),
     ("eval", "training:evaluate", "Measure a run's model on a data set."),
     ("predict", "training:predict", "Say what is on pictures."),
@@ -21,6 +27,7 @@ VERBS = (
     ("inspect", "inspect:inspect", "See where heads look: locality, gates, and the papers' figures."),
     ("explore", "explore:explore", "Click through attention maps in a web page."),
     ("detect", "detect:app", "Train detectors on images with boxes, measure them and use them."),
+    ("recipes", "recipes:recipes", "Show what the named recipes set, side by side."),
     ("models", "models:models", "List every model with its cost, beside what its paper reports."),
     ("demo", "demo:demo", "Train a small ConViT and its plain twin on real pictures, and compare them."),
 )

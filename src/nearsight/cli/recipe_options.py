@@ -10,7 +10,10 @@ import yaml
 from cyclopts import Group, Parameter
 
 from nearsight.train.recipe import Recipe
+from nearsight.train.recipes import named_recipe
 
+DEFAULT_RECIPE = "small"
+"""What settings start from when no recipe is named."""
 _POSITIONAL = ("data",)
 
 
@@ -29,20 +32,40 @@ def _type_of(field: dataclasses.Field) -> Any:
     return type(field.default) | None
 
 
-def _option(field: dataclasses.Field) -> tuple[str, Any, Any]:
+def shown_value(value: Any) -> str:
+    """A field's value as a person would type it; nothing for an empty one."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={shown_value(inner)}" for name, inner in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _option(field: dataclasses.Field, defaults: Recipe | None) -> tuple[str, Any, Any]:
     help_text = field.metadata["help"]
     if field.metadata["choices"]:
         help_text += f" ({', '.join(field.metadata['choices'])})"
     if field.name == "batch":
         help_text += "; auto halves the micro-batch when memory runs out"
-    parameter = Parameter(help=help_text, group=_group_of(field.name), show_default=False)
+    # An option that is not given is None: what it will be is up to the recipe, and only told here.
+    default = "" if defaults is None else shown_value(getattr(defaults, field.name))
+    parameter = Parameter(
+        help=help_text, group=_group_of(field.name), show_default=(lambda _: default) if default else False
+    )
     return field.name, Annotated[_type_of(field), parameter], dataclasses.field(default=None)
 
 
-RecipeFlags = dataclasses.make_dataclass(
-    "RecipeFlags", [_option(f) for f in dataclasses.fields(Recipe) if f.name not in _POSITIONAL], kw_only=True
-)
-RecipeFlags.__module__ = __name__  # made dynamically, it claims to be a built-in type, which cyclopts does not unfold
+def _flags(name: str, defaults: Recipe | None) -> type:
+    options = [_option(field, defaults) for field in dataclasses.fields(Recipe) if field.name not in _POSITIONAL]
+    made = dataclasses.make_dataclass(name, options, kw_only=True)
+    made.__module__ = __name__  # made dynamically, it claims to be a built-in type, which cyclopts does not unfold
+    return made
+
+
+RecipeFlags = _flags("RecipeFlags", named_recipe(DEFAULT_RECIPE))
+"""Options over a named recipe: help shows the values of the one that is taken when none is named."""
+ChangeFlags = _flags("ChangeFlags", None)
+"""Options over a run's own settings."""
 
 
 def given_flags(flags: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from nearsight.cli.recipe_options import RecipeFlags, given_flags
+from nearsight.cli.recipe_options import DEFAULT_RECIPE, ChangeFlags, RecipeFlags, given_flags
 
 if TYPE_CHECKING:
     from nearsight.train.engine import Trainer
@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 
 Show = Literal["auto", "plain", "json", "quiet"]
 Flags = Annotated[RecipeFlags, Parameter(name="*")]  # type: ignore[valid-type]
+Changes = Annotated[ChangeFlags, Parameter(name="*")]  # type: ignore[valid-type]
 _NOTHING_GIVEN = RecipeFlags()
+_NOTHING_CHANGED = ChangeFlags()
 
 
 def train(
-    data: str = "",
+    data: Annotated[str, Parameter(show_default=False)] = "",
     /,
     *,
-    recipe: str = "",
+    recipe: Annotated[str, Parameter(show_default=lambda _: DEFAULT_RECIPE)] = "",
     config: Path | None = None,
     run: Path | None = None,
     override: Annotated[bool, Parameter(negative="")] = False,
@@ -42,7 +44,7 @@ def train(
     data
         An image folder, .npz, .parquet, shards, an archive, a known dataset, or `clothing`, which comes with nearsight.
     recipe
-        Named recipe to start from: small (default), deit, convit, convit_plus, sasa, and those of detection.
+        Named recipe to start from; `nearsight recipes` shows them side by side.
     config
         YAML file with any of the fields below.
     run
@@ -52,14 +54,15 @@ def train(
     show
         How to report progress.
     """
-    from nearsight.train.recipe_file import resolve_recipe
+    from nearsight.train.recipe_file import read_changes, resolve_recipe
 
     changes = given_flags(flags)
     if data:
         changes["data"] = data
     resolved = resolve_recipe(recipe, config, changes)
     path = run or _new_run_path(resolved, recipe)
-    return _train(resolved, path, show=show, override=override, base=recipe)
+    base = recipe or (read_changes(config).get("recipe") if config else None) or DEFAULT_RECIPE
+    return _train(resolved, path, show=show, override=override, base=base)
 
 
 def resume(
@@ -68,7 +71,7 @@ def resume(
     *,
     override: Annotated[bool, Parameter(negative="")] = False,
     show: Show = "auto",
-    flags: Flags = _NOTHING_GIVEN,
+    flags: Changes = _NOTHING_CHANGED,
 ) -> int:
     """Go on with a run that was stopped, from its last checkpoint, to the same result.
 
@@ -214,8 +217,8 @@ def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str 
         members: list[Listener] = [make_progress(trainer.total_steps, style=show)]
         members.extend(make_trackers(recipe, path))
         if base is not None:
-            for line in describe_changes(named_recipe(base or "small"), recipe):
-                members[0].note(f"{base or 'small'}: {line}")
+            for line in describe_changes(named_recipe(base), recipe):
+                members[0].note(f"{base}: {line}")
         scaled = f"{recipe.lr:g} × {recipe.batch}/{recipe.lr_batch}" if recipe.lr_batch else f"{recipe.lr:g}"
         members[0].note(f"run: {path}  device: {trainer.device}  learning rate: {scaled} = {recipe.peak_lr:g}")
         return members

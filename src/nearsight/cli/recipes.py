@@ -1,0 +1,58 @@
+"""`nearsight recipes`: what the named recipes set, side by side. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from nearsight.train.recipe import Recipe
+
+
+def recipes(*names: str) -> int:
+    """Show the fields in which recipes differ, or every field of those that are named.
+
+    Parameters
+    ----------
+    names
+        Recipes to show whole, such as `small deit`; by default all recipes, without what those of a task share.
+    """
+    from rich.console import Console
+
+    from nearsight.cli.recipe_options import DEFAULT_RECIPE
+    from nearsight.train.recipes import RECIPES, named_recipe
+
+    console = Console()
+    if names:
+        console.print(_table({name: named_recipe(name) for name in names}, whole=True))
+        return 0
+    for task in dict.fromkeys(recipe.task for recipe in RECIPES.values()):
+        of_task = {name: recipe for name, recipe in RECIPES.items() if recipe.task == task}
+        console.print(_table(of_task, whole=False))
+    console.print(
+        f"Only fields that differ are shown; `nearsight recipes {DEFAULT_RECIPE}` shows all of one. `nearsight train` "
+        f"starts from {DEFAULT_RECIPE} or from what --recipe names; every field is an option there, and may stand in a "
+        "file for --config.",
+        highlight=False,
+    )
+    return 0
+
+
+def _table(chosen: dict[str, Recipe], *, whole: bool) -> Table:
+    from rich.box import SIMPLE
+    from rich.markup import escape
+    from rich.table import Table
+
+    from nearsight.cli.recipe_options import shown_value
+    from nearsight.train.recipe_file import FIELDS
+
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("field", no_wrap=True)
+    for name in chosen:
+        table.add_column(name, overflow="fold")
+    for field in FIELDS:
+        values = [getattr(recipe, field) for recipe in chosen.values()]
+        if whole or any(value != values[0] for value in values):
+            table.add_row(field, *(escape(shown_value(value)) for value in values))
+    return table
