@@ -67,6 +67,14 @@ def test_it_compiles_in_one_graph_and_exports_to_plain_operators():
 
     inputs = arguments(5, 7, 2, 4, 3, dtype=torch.float32)
     exact = equation(*inputs, kernel_size=3)
+    graphs = []
+
+    def keep(graph, example):
+        graphs.append(graph)
+        return graph.forward
+
+    torch.compile(Layer(), fullgraph=True, backend=keep)(*inputs)
+    assert [node for node in graphs[0].graph.nodes if "nearsight" in str(node.target)], "compiling lost the kernel"
     compiled = torch.compile(Layer(), fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(*inputs), exact)
     gradient = torch.randn_like(exact)

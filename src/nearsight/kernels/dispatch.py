@@ -9,9 +9,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
+
+
+def exporting() -> bool:
+    """Whether a graph is being exported, which holds plain operators only.
+
+    `torch.compiler.is_exporting` should say so, but torch 2.11 folds it to True under torch.compile as well, which
+    turns every kernel off there. The flag behind it tells the two apart.
+    """
+    return torch.compiler._is_exporting_flag
 
 
 def _nothing(*arguments: Any, **options: Any) -> None:

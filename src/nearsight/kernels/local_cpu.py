@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from ..functional.local import Border
 from ..geometry import window_padding
+from .dispatch import exporting
 
 TILE = 4
 CHUNK_LOGITS = 1 << 19  # two megabytes of float32: a core's share of the cache
@@ -278,7 +279,7 @@ def refusal(
     border: Border = "mask",
 ) -> str | None:
     """Why the tiled products cannot run on these arguments, or None."""
-    if torch.compiler.is_exporting():
+    if exporting():
         return "an exported graph holds plain operators only"
     if query.device.type != "cpu":
         return f"the tensors are on {query.device.type}, not on the CPU"

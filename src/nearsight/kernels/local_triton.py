@@ -22,6 +22,7 @@ from ._local_triton_launch import (
     launch_forward,
     make_table,
 )
+from .dispatch import exporting
 
 SUPPORTED_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_HEAD_DIM = 128
@@ -186,7 +187,7 @@ def refusal(
     border: Border = "mask",
 ) -> str | None:
     """Why these kernels cannot run on these arguments, or None."""
-    if torch.compiler.is_exporting():
+    if exporting():
         return "an exported graph holds plain operators only"
     if not query.is_cuda:
         return f"the tensors are on {query.device.type}, not on a CUDA device"
