@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional as F
 from torchvision.models.detection import retinanet_resnet50_fpn
 from torchvision.models.detection.image_list import ImageList
 
@@ -14,7 +15,7 @@ from nearsight.models.detection_heads import DetectionHead, DetectionHeads
 from nearsight.models.detection_outputs import detection_loss, postprocess
 from nearsight.models.detection_weights import load_torchvision_weights
 from nearsight.models.flops import local_attention_multiply_adds
-from nearsight.models.pyramid import FeaturePyramid, group_norm
+from nearsight.models.pyramid import FeaturePyramid, attention_mixer, group_norm
 from nearsight.models.retinanet import RetinaNet, build_retinanet, create_detector, list_detectors
 from nearsight.nn import LocalSelfAttention2d
 
@@ -240,3 +241,16 @@ def _detail(kind):
 def test_a_fresh_attention_head_keeps_the_detail_it_reads():
     """Five attentions in a row without a way around them keep a twelfth of what convolutions keep."""
     assert _detail("attention") > 0.5 * _detail("conv")
+
+
+def test_attention_that_says_nothing_leaves_pyramid_and_heads_their_input():
+    pyramid = FeaturePyramid((8, 16, 24), 16, mixer=attention_mixer(3, 2, value_std=0.0), shortcut=True)
+    maps = [torch.randn(2, 8, 11, 13), torch.randn(2, 16, 6, 7), torch.randn(2, 24, 3, 5)]
+    *_, fifth, sixth, seventh = pyramid(maps)
+    torch.testing.assert_close(fifth, pyramid.lateral[2](maps[2]))
+    torch.testing.assert_close(sixth, F.avg_pool2d(fifth, 2, ceil_mode=True))
+    torch.testing.assert_close(seventh, F.avg_pool2d(F.relu(sixth), 2, ceil_mode=True))
+    head = DetectionHead(16, 1, 4, kind="attention", depth=2, attention={"kernel_size": 3, "num_heads": 2})
+    for mixer in head.mixers:
+        torch.nn.init.zeros_(mixer.weight[1])
+    torch.testing.assert_close(head([fifth])[0], head.predictor(F.relu(fifth)).permute(0, 2, 3, 1).reshape(2, -1, 4))

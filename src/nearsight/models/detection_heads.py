@@ -6,7 +6,7 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from .pyramid import Norm, attention_mixer, conv_mixer, no_norm
+from .pyramid import Norm, attention_mixer, conv_mixer, mix, no_norm
 
 Kind = Literal["conv", "attention"]
 PRIOR = 0.01  # what the class head believes of every anchor at first: focal loss needs a start among many backgrounds
@@ -55,11 +55,7 @@ class DetectionHead(nn.Module):
 
     def _read(self, x: Tensor) -> Tensor:
         for mixer, norm in zip(self.mixers, self.norms, strict=True):
-            mixed = norm(mixer(x))
-            # Without the shortcut a fresh attention head leaves neighbouring positions a tenth of the difference that
-            # convolutions leave, and learns far slower (docs/detection.md has the numbers). That it learns slower
-            # *because* of the blur is not shown: attention that starts near its own pixel blurs less, and did not help.
-            x = self.relu(x + mixed if self.shortcut else mixed)
+            x = self.relu(mix(x, mixer, norm, self.shortcut))
         y = self.predictor(x)
         return y.permute(0, 2, 3, 1).reshape(y.shape[0], -1, self.num_outputs)
 

@@ -40,18 +40,37 @@ def group_norm(channels: int) -> nn.Module:
     return nn.GroupNorm(math.gcd(channels, max(channels // 8, 1)), channels)
 
 
+def mix(x: Tensor, mixer: nn.Module, norm: nn.Module, shortcut: bool) -> Tensor:
+    """norm(mixer(x)), and x itself added where there is a shortcut: averaged over 2×2 where the mixer halves the map.
+
+    Attention needs it outside the backbone, where no residual block surrounds it. A fresh window is nearly even, so
+    layer upon layer blurs where things are: without shortcuts detectors learned their boxes far worse than with
+    convolutions, with them they learn alike (docs/detection.md has the numbers).
+    """
+    mixed = norm(mixer(x))
+    if not shortcut:
+        return mixed
+    return mixed + (x if mixed.shape == x.shape else F.avg_pool2d(x, 2, ceil_mode=True))
+
+
 class FeaturePyramid(nn.Module):
     """Backbone maps C3, C4, C5 (strides 8, 16, 32) → P3 … P7 (strides 8 … 128), `channels` wide each.
 
     P6 comes from P5, not from C5: SASA's parameter counts leave no room for 2048 input channels. `mixer` makes the
-    3×3s: one after each sum, and with stride 2 the ones that lead to P6 and P7.
+    3×3s: one after each sum, and with stride 2 the ones that lead to P6 and P7. `shortcut` leads around each of them.
     """
 
     def __init__(
-        self, in_channels: Sequence[int], channels: int = 256, *, mixer: Mixer = conv_mixer, norm: Norm = no_norm
+        self,
+        in_channels: Sequence[int],
+        channels: int = 256,
+        *,
+        mixer: Mixer = conv_mixer,
+        norm: Norm = no_norm,
+        shortcut: bool = False,
     ) -> None:
         super().__init__()
-        self.channels = channels
+        self.channels, self.shortcut = channels, shortcut
         self.lateral = nn.ModuleList(nn.Conv2d(width, channels, 1) for width in in_channels)
         self.output = nn.ModuleList(mixer(channels, 1) for _ in in_channels)
         self.coarser = nn.ModuleList(mixer(channels, 2) for _ in range(2))
@@ -65,7 +84,9 @@ class FeaturePyramid(nn.Module):
         inner = [lateral(x) for lateral, x in zip(self.lateral, maps, strict=True)]
         for level in range(len(inner) - 2, -1, -1):
             inner[level] = inner[level] + F.interpolate(inner[level + 1], size=inner[level].shape[-2:], mode="nearest")
-        levels = [norm(mix(x)) for norm, mix, x in zip(self.norms, self.output, inner, strict=False)]
-        sixth = self.norms[-2](self.coarser[0](levels[-1]))
-        seventh = self.norms[-1](self.coarser[1](F.relu(sixth)))
+        levels = [
+            mix(x, mixer, norm, self.shortcut) for x, mixer, norm in zip(inner, self.output, self.norms, strict=False)
+        ]
+        sixth = mix(levels[-1], self.coarser[0], self.norms[-2], self.shortcut)
+        seventh = mix(F.relu(sixth), self.coarser[1], self.norms[-1], self.shortcut)
         return [*levels, sixth, seventh]

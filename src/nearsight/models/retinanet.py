@@ -111,6 +111,7 @@ def build_retinanet(
             channels,
             mixer=conv_mixer if pyramid == "conv" else attention_mixer(**layer),
             norm=NORMS[norm],
+            shortcut=pyramid == "attention",
         ),
         DetectionHeads(
             channels,
