@@ -3,7 +3,7 @@
 import pytest
 
 from nearsight.cli.app import app
-from nearsight.cli.recipe_options import DEFAULT_RECIPE, shown_value
+from nearsight.cli.recipe_options import DEFAULT_RECIPE
 from nearsight.cli.recipes import recipes
 from nearsight.train.recipe_file import FIELDS, resolve_recipe
 from nearsight.train.recipes import RECIPES
@@ -54,10 +54,3 @@ def test_resume_does_not_claim_a_recipes_values(wide, capsys):
     printed = capsys.readouterr().out
     assert "--epochs" in printed
     assert "convit_micro_64" not in printed
-
-
-def test_values_as_a_person_types_them():
-    assert shown_value(100.0) == "100"
-    assert shown_value({"stem": "conv", "width": 0.25}) == "stem=conv, width=0.25"
-    assert shown_value(True) == "yes"
-    assert shown_value({}) == ""

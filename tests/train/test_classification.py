@@ -13,6 +13,7 @@ from pictures import image_recipe, make_folder
 from PIL import Image
 from toy import toy_recipe
 
+from nearsight.train import image_report
 from nearsight.train.classification import ClassificationTask
 from nearsight.train.compare import compare_runs, comparison_plot, welch_p
 from nearsight.train.reading import evaluate_run, predict_images
@@ -118,13 +119,50 @@ def test_report_is_complete_and_harmless(run):
     page = (run / "report.html").read_text()
     assert "<script" not in page
     assert "&lt;script&gt;" in page
-    assert not re.search(r"(src|href)=\"(?!data:)", page)
+    assert not re.search(r"src=\"(?!data:)", page)
+    links = re.findall(r"href=\"([^\"]*)\"", page)
+    assert {"config.yaml", "metrics.jsonl", "done.json"} <= set(links)
+    assert all((run / link).exists() and ":" not in link for link in links)
     assert page.count("data:image/png;base64,") >= 5
     for name in ("results", "confusion_matrix", "gates", "nonlocality", "attention_maps"):
         with Image.open(run / f"{name}.png") as picture:
             width, height = picture.size
         assert width > 200
         assert height > 150
+
+
+def test_the_report_says_what_was_trained_and_how_to_read_it(run):
+    page = (run / "report.html").read_text()
+    assert "<h1>convit_nano_32 (width=36, depth=2, num_gated_blocks=1, patch_size=4) at 8 px on " in page
+    assert re.search(r"<td>selected on val</td><td>top-1 \d+\.\d %</td>", page)
+    captions = re.findall(r"<figcaption><b>(.*?)\.</b> (.*?)</figcaption>", page)
+    assert [name for name, _ in captions][:2] == ["Results", "Confusion matrix"]
+    assert len(captions) == page.count("<img ")
+    assert all(len(caption) > 40 for _, caption in captions)
+    assert "flat lines are expected" in dict(captions)["Gates"]
+
+
+def test_attention_is_shown_for_several_classes_from_a_marked_patch(folder, monkeypatch):
+    drawn = {}
+
+    def record(pictures, titles, columns, marks):
+        drawn.update(pictures=pictures, titles=titles, columns=columns, marks=marks)
+        return b""
+
+    task = ClassificationTask(_recipe(folder, image_size=12))
+    monkeypatch.setattr(image_report.plots, "picture_grid", record)
+    assert image_report.attention_page(task.build_model(), task.data, Place(CPU)) is not None
+    assert drawn["titles"][::3] == list(task.data.classes)
+    assert drawn["columns"] == 3
+    # A grid of 3×3 patches of 4 pixels: the query is the one in the middle.
+    assert drawn["pictures"][0].shape == (12, 12, 3)
+    assert drawn["pictures"][1].shape == (3, 3)
+    assert drawn["marks"][:3] == [(4, 4, 4), (1, 1, 1), (1, 1, 1)]
+
+
+def test_a_network_without_attention_has_no_attention_maps(folder):
+    task = ClassificationTask(_recipe(folder, model="resnet26", model_options={}, patch_size=0, image_size=33))
+    assert image_report.attention_page(task.build_model(), task.data, Place(CPU)) is None
 
 
 def test_the_record_of_a_run_has_no_private_paths(run, monkeypatch):

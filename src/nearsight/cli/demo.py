@@ -140,24 +140,32 @@ def _write_page(out: Path, summaries: dict[str, dict[str, Any]], verdict: str, s
     """Both runs on one page: result, curves, and the pictures the runs have drawn."""
     from nearsight.train import plots
     from nearsight.train.durable import replace
-    from nearsight.train.report import page_html
+    from nearsight.train.image_report import CAPTIONS
+    from nearsight.train.reading import run_recipe
+    from nearsight.train.report import page_html, picture_file, run_files
     from nearsight.train.runfolder import RunFolder
-    from nearsight.train.task import Page
+    from nearsight.train.task import Page, Picture
+    from nearsight.train.wording import model_words
 
-    rows = [("model", "test top-1", "val top-1 (selected)", "parameters", "seconds")]
+    folders = {name: out / name.lower() for name in summaries}
+    rows = [("", "model", "test top-1", "val top-1 (selected)", "parameters", "time")]
     for name, summary in summaries.items():
         test, val = summary["test"]["top1"], summary["selected"]["value"]
-        rows.append((name, f"{test:.1f} %", f"{val:.1f} %", f"{summary['parameters']:,}", f"{summary['seconds']:.0f}"))
-    records = {name: RunFolder(out / name.lower()).metrics() for name in summaries}
-    curves = plots.side_by_side(records, "val_top1")
-    pages = [Page("Result", f"{verdict} Seed {seed}.", (("Curves of both", curves),), tuple(rows))]
-    for name in summaries:
+        cost = (f"{summary['parameters']:,}", f"{summary['seconds']:.0f} s")
+        rows.append((name, model_words(run_recipe(folders[name])), f"{test:.1f} %", f"{val:.1f} %", *cost))
+    curves = plots.side_by_side({name: RunFolder(folder).metrics() for name, folder in folders.items()}, "top1")
+    caption = "Loss on training batches and accuracy on the validation images, over epochs, of both models."
+    pages = [Page("Result", f"{verdict} Seed {seed}.", (Picture("Curves of both", curves, caption),), tuple(rows))]
+    for name, folder in folders.items():
         drawn = []
-        for caption in ("Gates", "Nonlocality", "Attention maps", "Worst mistakes"):
-            file = out / name.lower() / f"{caption.lower().replace(' ', '_')}.png"
+        for figure in ("Gates", "Nonlocality", "Attention maps", "Worst mistakes"):
+            file = folder / picture_file(figure)
             if file.exists():
-                drawn.append((caption, file.read_bytes()))
-        pages.append(Page(name, "Its own page is in the folder of its run.", tuple(drawn)))
+                drawn.append(Picture(figure, file.read_bytes(), CAPTIONS[figure]))
+        links = list(run_files(folder, f"{folder.name}/"))
+        if (folder / "report.html").exists():
+            links.insert(0, (f"{folder.name}/report.html", "its own page, with more"))
+        pages.append(Page(name, pictures=tuple(drawn), links=tuple(links)))
     path = out / "report.html"
     replace(path, page_html("A ConViT and a ViT on little data", pages).encode())
     return path

@@ -11,6 +11,7 @@ from cyclopts import Group, Parameter
 
 from nearsight.train.recipe import Recipe
 from nearsight.train.recipes import named_recipe
+from nearsight.train.wording import value_words
 
 DEFAULT_RECIPE = "small"
 """What settings start from when no recipe is named."""
@@ -32,15 +33,6 @@ def _type_of(field: dataclasses.Field) -> Any:
     return type(field.default) | None
 
 
-def shown_value(value: Any) -> str:
-    """A field's value as a person would type it; nothing for an empty one."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, dict):
-        return ", ".join(f"{name}={shown_value(inner)}" for name, inner in value.items())
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def _option(field: dataclasses.Field, defaults: Recipe | None) -> tuple[str, Any, Any]:
     help_text = field.metadata["help"]
     if field.metadata["choices"]:
@@ -48,7 +40,7 @@ def _option(field: dataclasses.Field, defaults: Recipe | None) -> tuple[str, Any
     if field.name == "batch":
         help_text += "; auto halves the micro-batch when memory runs out"
     # An option that is not given is None: what it will be is up to the recipe, and only told here.
-    default = "" if defaults is None else shown_value(getattr(defaults, field.name))
+    default = "" if defaults is None else value_words(getattr(defaults, field.name))
     parameter = Parameter(
         help=help_text, group=_group_of(field.name), show_default=(lambda _: default) if default else False
     )

@@ -44,8 +44,8 @@ def _table(chosen: dict[str, Recipe], *, whole: bool) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    from nearsight.cli.recipe_options import shown_value
     from nearsight.train.recipe_file import FIELDS
+    from nearsight.train.wording import value_words
 
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("field", no_wrap=True)
@@ -54,5 +54,5 @@ def _table(chosen: dict[str, Recipe], *, whole: bool) -> Table:
     for field in FIELDS:
         values = [getattr(recipe, field) for recipe in chosen.values()]
         if whole or any(value != values[0] for value in values):
-            table.add_row(field, *(escape(shown_value(value)) for value in values))
+            table.add_row(field, *(escape(value_words(value)) for value in values))
     return table

@@ -117,6 +117,7 @@ def evaluate(
     """
     from nearsight.train.exits import reported
     from nearsight.train.reading import evaluate_run
+    from nearsight.train.wording import measured
 
     with reported():
         origin, used, values = evaluate_run(run, data, split=split, device=device)
@@ -125,7 +126,7 @@ def evaluate(
     else:
         print(origin)
         for name, value in values.items():
-            print(f"{used} {name}: {value:.3f}")
+            print(f"{used}: {measured(name, value)}")
     return 0
 
 
@@ -213,7 +214,10 @@ def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str 
     from nearsight.train.runner import train as train_run
     from nearsight.train.trackers import make_trackers
 
+    selections: list[str] = []  # only the process that leads has an audience
+
     def audience(trainer: Trainer) -> list[Listener]:
+        selections.append(trainer.task.selection)
         members: list[Listener] = [make_progress(trainer.total_steps, style=show)]
         members.extend(make_trackers(recipe, path))
         if base is not None:
@@ -230,8 +234,8 @@ def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str 
         if leaving.code == PREEMPTED:
             print(f"resume with: nearsight resume {path}", file=sys.stderr)
         raise
-    if show != "quiet":
-        _print_summary(summary, path, show)
+    if selections and show != "quiet":
+        _print_summary(summary, path, show, selections[0])
     return 0
 
 
@@ -245,15 +249,18 @@ def _new_run_path(recipe: Recipe, name: str) -> Path:
     return free_run_path(Path("runs"), stem.strip("-") or name or "run")
 
 
-def _print_summary(summary: dict[str, Any], path: Path, show: Show) -> None:
+def _print_summary(summary: dict[str, Any], path: Path, show: Show, selection: str) -> None:
+    from nearsight.train.wording import measured, weights_words
+
     if show == "json":
         print(json_format.dumps({"kind": "done", "run": str(path), **summary}))
         return
     selected = summary.get("selected")
     if selected:
-        print(f"best on val: {selected['value']:.3f} at step {selected['step']} ({selected['weights']} weights)")
+        value, weights = measured(selection, selected["value"]), weights_words(selected["weights"])
+        print(f"selected on val: {value} at step {selected['step']} ({weights})")
     for name, value in summary.get("test", {}).items():
-        print(f"test {name}: {value:.3f} (weights selected on val)")
+        print(f"test: {measured(name, value)} (weights selected on val)")
     for problem in summary.get("problems", [])[:5]:
         print(f"unreadable image: {problem}")
     print(f"run: {path}")

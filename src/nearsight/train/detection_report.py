@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw
 from torch import nn
 
 from nearsight.train.detection_metrics import Found, Truth
-from nearsight.train.task import Page, Place
+from nearsight.train.task import Page, Picture, Place
 
 if TYPE_CHECKING:
     from nearsight.train.detection import DetectionTask
@@ -67,7 +67,9 @@ def detection_pages(model: nn.Module, task: DetectionTask, place: Place) -> list
         index = position[number]
         buffer = io.BytesIO()
         draw_boxes(images.read(index), found, images.classes, truth=truth).save(buffer, "PNG")
-        pictures.append((images.names[index], buffer.getvalue()))
+        shown = int((found.scores >= _MIN_SCORE).sum())
+        caption = f"{shown} found (named, with their score), {len(truth.boxes)} true boxes (white)."
+        pictures.append(Picture(images.names[index], buffer.getvalue(), caption))
     rows = [("class", "boxes", "mAP", "mAP50")]
     counts = np.bincount(images.labels[~images.crowd], minlength=len(images.classes))
     for name, count, (average, average50) in zip(images.classes, counts, evaluator.per_class(), strict=True):

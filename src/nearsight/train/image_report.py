@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nearsight.analysis import attention_maps, mean_attention_maps
+from nearsight.analysis import attention_maps
+from nearsight.data import BadImage, BatchEval, EvalTransform, ImageSet
 from nearsight.train import plots
 from nearsight.train.image_data import ImageData
-from nearsight.train.task import Page, Place
+from nearsight.train.task import Page, Picture, Place
 
 _WORST, _SHOWN = 18, 3
+CAPTIONS = {
+    "Confusion matrix": (
+        "Rows are true classes, columns what the model said. Colour is the share of the row, a number counts images; "
+        "what lies off the diagonal is wrong."
+    ),
+    "Worst mistakes": (
+        "The images whose true class was given the smallest probability: what each is, what it was taken for, and the "
+        "probability of that."
+    ),
+    "Gates": (
+        "One line for each head of a gated layer. σ(λ) is the share of its attention that a head gives to position, "
+        "the convolution it was born as; the rest goes by content, and at 0 the head is plain attention. Gates move "
+        "slowly: after a few epochs flat lines are expected, and do not mean that nothing was learned."
+    ),
+    "Nonlocality": (
+        "How far each layer looks: the distance between a patch and what it attends to, in patches, averaged over "
+        "heads, patches and validation images. A layer whose line rises sees more of the picture than it began with."
+    ),
+    "Attention maps": (
+        "Validation pictures as the model sees them, and for each layer how much the patch in the red square attends "
+        "to every patch, averaged over heads. Brighter is more; each map has its own scale."
+    ),
+}
 
 
 def classification_pages(model: nn.Module, data: ImageData, records: list[dict[str, Any]], place: Place) -> list[Page]:
@@ -51,8 +76,8 @@ def _confusion_page(probabilities: Tensor, labels: Tensor, data: ImageData, spli
     rows = [("class", "images", "right")]
     for name, hits, of in zip(data.classes, right.tolist(), total.tolist(), strict=True):
         rows.append((name, str(of), f"{100 * hits / of:.1f} %" if of else "–"))
-    picture = plots.confusion_matrix(counts.numpy(), data.classes)
-    return Page(f"By class ({split})", table=tuple(rows), pictures=(("Confusion matrix", picture),))
+    drawn = _picture("Confusion matrix", plots.confusion_matrix(counts.numpy(), data.classes))
+    return Page(f"By class ({split})", table=tuple(rows), pictures=(drawn,))
 
 
 def _mistakes_page(probabilities: Tensor, labels: Tensor, indices: Tensor, data: ImageData, split: str) -> Page | None:
@@ -69,43 +94,65 @@ def _mistakes_page(probabilities: Tensor, labels: Tensor, indices: Tensor, data:
         share = 100 * float(probabilities[row, guess])
         truth = data.classes[int(labels[row])]
         titles.append(f"{_one_line(truth)}, taken for\n{_one_line(data.classes[guess])} ({share:.0f} %)")
-    return Page(f"Worst mistakes ({split})", pictures=(("Worst mistakes", plots.picture_grid(pictures, titles)),))
+    drawn = _picture("Worst mistakes", plots.picture_grid(pictures, titles))
+    return Page(f"Worst mistakes ({split})", pictures=(drawn,))
 
 
 def development_page(records: list[dict[str, Any]]) -> Page | None:
     """How gates and nonlocality changed during training."""
     drawn = (("Gates", plots.gates(records)), ("Nonlocality", plots.nonlocality(records)))
-    pictures = tuple((caption, picture) for caption, picture in drawn if picture is not None)
-    text = "σ(λ) is the share of attention a head pays to position; nonlocality is how far a layer looks, in patches."
-    return Page("How attention developed", text=text, pictures=pictures) if pictures else None
+    pictures = tuple(_picture(name, content) for name, content in drawn if content is not None)
+    return Page("How attention developed", pictures=pictures) if pictures else None
 
 
 def attention_page(model: nn.Module, data: ImageData, place: Place) -> Page | None:
     """For a few validation pictures, where each layer looks from the centre, averaged over heads."""
-    batch = next(iter(data.eval_batches("val", place)))
-    spread = torch.linspace(0, len(batch.labels) - 1, _SHOWN).long()  # sets are often sorted by class
-    images, places = batch.images[spread.to(place.device)], batch.indices.cpu()[spread].tolist()
-    try:
-        mean_attention_maps(model, images[:1], [0])
-    except ValueError:  # a model without attention, or of an unknown kind
-        return None
-    source = data.split("val")
+    size = data.recipe.image_size
+    normalise = BatchEval(size).to(place.device)
     pictures: list[np.ndarray] = []
     titles: list[str] = []
-    depth = 0
-    for number in range(len(images)):
-        maps = attention_maps(model, images[number : number + 1])
-        if any(weights.ndim != 4 for weights in maps.values()):  # windows of local attention have their own figures
+    marks: list[plots.Mark] = []
+    columns = 1
+    for label, seen in _one_of_each(data.split("val"), EvalTransform(size, crop_ratio=data.recipe.eval_crop)):
+        image = normalise(seen[None].to(place.device))
+        try:
+            maps = attention_maps(model, image)
+        except ValueError:  # a model of an unknown kind
             return None
-        pictures.append(source.read(places[number]))
-        titles.append(data.classes[int(source.labels[places[number]])])
-        depth = len(maps)
-        for layer, weights in maps.items():
-            pictures.append(_from_the_centre(weights[0].mean(dim=0)))
+        # Windows of local attention have their own figures; a network of convolutions has no maps at all.
+        if not maps or any(weights.ndim != 4 for weights in maps.values()):
+            return None
+        pictures.append(seen.permute(1, 2, 0).numpy())
+        titles.append(data.classes[label])
+        drawn = {layer: _from_the_centre(weights[0].mean(dim=0)) for layer, weights in maps.items()}
+        side = len(next(iter(drawn.values())))
+        marks.append(plots.Mark(side // 2 * size / side, side // 2 * size / side, size / side))
+        for layer, attention in drawn.items():
+            pictures.append(attention)
             titles.append(f"layer {layer + 1}")
-    text = "Each map shows how much the patch in the middle attends to every other, averaged over the layer's heads."
-    drawn = plots.picture_grid(pictures, titles, columns=depth + 1)
-    return Page("Where it looks", text=text, pictures=(("Attention maps", drawn),))
+            marks.append(plots.Mark(side // 2, side // 2, 1))
+        columns = len(drawn) + 1
+    if not pictures:
+        return None
+    drawn_maps = plots.picture_grid(pictures, titles, columns=columns, marks=marks)
+    return Page("Where it looks", pictures=(_picture("Attention maps", drawn_maps),))
+
+
+def _one_of_each(images: ImageSet, fit: EvalTransform) -> Iterator[tuple[int, Tensor]]:
+    """(label, uint8 [3, size, size]) of the first readable image of a few classes, spread over all of them."""
+    classes = np.unique(images.labels)
+    chosen = classes[np.linspace(0, len(classes) - 1, min(_SHOWN, len(classes))).round().astype(int)]
+    for label in chosen.tolist():
+        for index in np.flatnonzero(images.labels == label).tolist():
+            try:
+                yield label, fit(images.read(index))
+            except BadImage:
+                continue
+            break
+
+
+def _picture(name: str, content: bytes) -> Picture:
+    return Picture(name, content, CAPTIONS[name])
 
 
 def _one_line(name: str) -> str:

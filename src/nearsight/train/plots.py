@@ -5,10 +5,21 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from nearsight.train.wording import measure_words
+
+
+class Mark(NamedTuple):
+    """A square to draw on a picture, in its pixels."""
+
+    top: float
+    left: float
+    side: float
 
 
 def png(figure: Figure) -> bytes:
@@ -29,7 +40,7 @@ def curves(records: Sequence[dict[str, Any]], selection: str) -> bytes:
             key = f"{prefix}val_{name}"
             if any(key in record for record in evaluations):
                 axes.plot(_epochs(evaluations), _values(evaluations, key), label=label, marker=".", markersize=3)
-        axes.set_title(name)
+        axes.set_title(measure_words(name))
         axes.legend()
     rates.plot(_epochs(training), _values(training, "lr"))
     rates.set_title("learning rate")
@@ -40,15 +51,15 @@ def curves(records: Sequence[dict[str, Any]], selection: str) -> bytes:
 
 
 def side_by_side(runs: Mapping[str, Sequence[dict[str, Any]]], measure: str) -> bytes:
-    """Training loss and a validation measure of several runs, over epochs."""
+    """Training loss and a measure on val (such as ``top1``) of several runs, over epochs."""
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     losses, measures = figure.subplots(1, 2)
     for name, records in runs.items():
         training = [record for record in records if record["kind"] == "train"]
         evaluations = [record for record in records if record["kind"] == "eval"]
         losses.plot(_epochs(training), _values(training, "loss"), label=name, linewidth=0.9)
-        measures.plot(_epochs(evaluations), _values(evaluations, measure), label=name, marker=".")
-    for axes, title in ((losses, "training loss"), (measures, measure.replace("_", " "))):
+        measures.plot(_epochs(evaluations), _values(evaluations, f"val_{measure}"), label=name, marker=".")
+    for axes, title in ((losses, "training loss"), (measures, f"val {measure_words(measure)}")):
         axes.set_title(title)
         axes.set_xlabel("epoch")
         axes.legend()
@@ -119,8 +130,10 @@ def confusion_matrix(counts: np.ndarray, classes: Sequence[str]) -> bytes:
     return png(figure)
 
 
-def picture_grid(pictures: Sequence[np.ndarray], titles: Sequence[str], columns: int = 6) -> bytes:
-    """Images [H, W, 3] or maps [H, W] with a title each."""
+def picture_grid(
+    pictures: Sequence[np.ndarray], titles: Sequence[str], columns: int = 6, marks: Sequence[Mark] = ()
+) -> bytes:
+    """Images [H, W, 3] or maps [H, W] with a title each, and a red square each where ``marks`` are given."""
     rows = math.ceil(len(pictures) / columns)
     figure = Figure(figsize=(1.9 * columns, 2.15 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False).flatten()
@@ -129,6 +142,9 @@ def picture_grid(pictures: Sequence[np.ndarray], titles: Sequence[str], columns:
     for axes, picture, title in zip(panels, pictures, titles, strict=False):
         axes.imshow(picture, cmap="viridis", interpolation="nearest")
         axes.set_title("\n".join(_plain(line) for line in title.split("\n")), fontsize=7)
+    for axes, mark in zip(panels, marks, strict=False):
+        corner = (mark.left - 0.5, mark.top - 0.5)  # pixels are drawn around their whole numbers
+        axes.add_patch(Rectangle(corner, mark.side, mark.side, fill=False, edgecolor="red", linewidth=1.6))
     return png(figure)
 
 

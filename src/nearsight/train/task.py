@@ -31,14 +31,23 @@ class Place:
     precision: torch.dtype = torch.float32
 
 
+class Picture(NamedTuple):
+    """A figure of the report: the name its PNG file is kept under, the PNG's bytes, and how to read it."""
+
+    name: str
+    content: bytes
+    caption: str
+
+
 @dataclass(frozen=True)
 class Page:
-    """A section of the report: text (plain), pictures (PNG bytes with a caption each) and a table of strings."""
+    """A section of the report: text (plain), pictures, a table of strings, and links to files beside the report."""
 
     title: str
     text: str = ""
-    pictures: tuple[tuple[str, bytes], ...] = ()
+    pictures: tuple[Picture, ...] = ()
     table: tuple[tuple[str, ...], ...] = ()
+    links: tuple[tuple[str, str], ...] = ()  # (path from the report's folder, what it holds)
 
 
 class Task(Protocol):
