@@ -61,12 +61,6 @@ class BatchAugment(nn.Module):
         self.normalize = Normalize(augment.mean, augment.std)
         mean = torch.tensor(augment.mean)
         self.register_buffer("fill", torch.round(mean * 255), persistent=False)
-        self._recolour, self._noise = rand_augment.recoloured, geometry.pixel_noise
-
-    def compile_parts(self) -> None:
-        """Compile the parts that fuse well: colour operations and noise. Quick to compile, unlike the whole."""
-        self._recolour = torch.compile(rand_augment.recoloured, dynamic=False)
-        self._noise = torch.compile(geometry.pixel_noise, dynamic=False)
 
     def forward(self, images: Tensor, keys: Tensor) -> Tensor:
         augment = self.augment
@@ -111,7 +105,7 @@ class BatchAugment(nn.Module):
         choice = rand_augment.Choice(operation, magnitude, sign)
         if _may_ask(pixels):
             return rand_augment.apply_sparse(pixels, choice, self.fill, augment.interpolation)
-        return rand_augment.apply_dense(pixels, choice, self.fill, augment.interpolation, self._recolour)
+        return rand_augment.apply_dense(pixels, choice, self.fill, augment.interpolation)
 
     def _jitter(self, pixels: Tensor, unit: Tensor) -> Tensor:
         """Brightness, contrast, saturation, in this order (torchvision draws the order too)."""
@@ -128,7 +122,7 @@ class BatchAugment(nn.Module):
         if self.augment.erase_mode == "zero":
             return torch.where(gone, 0.0, normalized)
         if not _may_ask(normalized):
-            return torch.where(gone, self._noise(keys, normalized.shape[1:]), normalized)
+            return torch.where(gone, geometry.pixel_noise(keys, normalized.shape[1:]), normalized)
         rows = (boxes[:, 2] > 0).nonzero().squeeze(1)
         normalized[rows] = torch.where(
             gone[rows], geometry.pixel_noise(keys[rows], normalized.shape[1:]), normalized[rows]

@@ -19,6 +19,17 @@ ERASE_TRIES = 10
 NOISE_SLOT = 1 << 20  # far from the slots of the other draws
 
 
+@torch.library.custom_op("nearsight::sample_image", mutates_args=())
+def sample_image(images: Tensor, grid: Tensor, mode: str, padding_mode: str) -> Tensor:
+    """`F.grid_sample` as one operator, because torch spends minutes compiling its bicubic form and gains nothing."""
+    return F.grid_sample(images, grid, mode=mode, padding_mode=padding_mode, align_corners=False)
+
+
+@sample_image.register_fake
+def _(images: Tensor, grid: Tensor, mode: str, padding_mode: str) -> Tensor:
+    return images.new_empty(*images.shape[:2], *grid.shape[1:3])
+
+
 def _first_fit(fits: Tensor, *candidates: Tensor) -> tuple[Tensor, ...]:
     """Per row the candidate [B, K] at the first True of `fits` [B, K] (column 0 where there is none)."""
     first = fits.to(torch.int8).argmax(dim=1, keepdim=True)
@@ -62,7 +73,7 @@ def crop_resize(images: Tensor, boxes: Tensor, flip: Tensor, size: int, interpol
     cols = (left[:, None] + along * box_width[:, None]) * (2 / width) - 1
     batch = images.shape[0]
     grid = torch.stack([cols[:, None, :].expand(batch, size, size), rows[:, :, None].expand(batch, size, size)], dim=-1)
-    return F.grid_sample(images, grid, mode=interpolation, padding_mode="border", align_corners=False)
+    return sample_image(images, grid, interpolation, "border")
 
 
 def pad_crop(images: Tensor, unit: Tensor, flip: Tensor, padding: int, size: int) -> Tensor:
@@ -92,8 +103,7 @@ def warp(images: Tensor, inverse: Tensor, fill: Tensor, interpolation: Interpola
     source = coefficient[:, :, 0] * col + coefficient[:, :, 1] * row[:, None] + coefficient[:, :, 2]  # [B, 2, H, W]
     grid = torch.stack([source[:, 0] * (2 / width), source[:, 1] * (2 / height)], dim=-1)
     background = fill.view(1, -1, 1, 1)
-    moved = F.grid_sample(images - background, grid, mode=interpolation, padding_mode="zeros", align_corners=False)
-    return moved + background
+    return sample_image(images - background, grid, interpolation, "zeros") + background
 
 
 def erase_boxes(unit: Tensor, augment: Augment, height: int, width: int) -> Tensor:

@@ -52,7 +52,6 @@ class Choice:
         return Choice(self.operation[rows], self.magnitude[rows], self.sign[rows])
 
 
-Recolour = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 Table = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 # (images, values 0..255 [B, 3, 256], level [B, 1, 1], factor [B, 1, 1]) → table [B, 3, 256]
 _TABLES: dict[str, Table] = {
@@ -102,9 +101,9 @@ def _warped(images: Tensor, choice: Choice, fill: Tensor, interpolation: Interpo
     return torch.round(warp(images, maps, fill, interpolation)).clamp(0, 255)
 
 
-def recoloured(images: Tensor, operation: Tensor, level: Tensor, factor: Tensor) -> Tensor:
+def _recoloured(images: Tensor, choice: Choice) -> Tensor:
     """Every colour operation for every image, then the wanted one is kept; images that want none stay."""
-    operation, level, factor = (value[:, None, None] for value in (operation, level, factor))
+    operation, level, factor = (value[:, None, None] for value in (choice.operation, choice.level, choice.factor))
     values = _values(images)
     table = values
     for name, make in _TABLES.items():
@@ -115,19 +114,13 @@ def recoloured(images: Tensor, operation: Tensor, level: Tensor, factor: Tensor)
     return out
 
 
-def apply_dense(
-    images: Tensor, choice: Choice, fill: Tensor, interpolation: Interpolation, recolour: Recolour = recoloured
-) -> Tensor:
-    """Every operation for every image, then the wanted one is kept: static shapes and no wait for the device.
-
-    `recolour` may be a compiled `recoloured`: dozens of small operations that fuse well. The warp stays outside, since
-    torch compiles bicubic sampling for minutes and gains nothing.
-    """
+def apply_dense(images: Tensor, choice: Choice, fill: Tensor, interpolation: Interpolation) -> Tensor:
+    """Every operation for every image, then the wanted one is kept: static shapes and no wait for the device."""
     moved = choice.operation == CODE[GEOMETRIC[0]]
     for name in GEOMETRIC[1:]:
         moved = moved | (choice.operation == CODE[name])
-    out = recolour(images, choice.operation, choice.level, choice.factor)
-    return torch.where(moved[:, None, None, None], _warped(images, choice, fill, interpolation), out)
+    warped = _warped(images, choice, fill, interpolation)
+    return torch.where(moved[:, None, None, None], warped, _recoloured(images, choice))
 
 
 def apply_sparse(images: Tensor, choice: Choice, fill: Tensor, interpolation: Interpolation) -> Tensor:

@@ -88,8 +88,6 @@ class ClassificationTask:
         recipe = self.recipe
         self.device = device
         self._augment = self.data.augmentation().to(device)
-        if compiles(recipe, device):
-            self._augment.compile_parts()
         if self.mixes:
             mixing = Mixing(
                 mixup=recipe.mixup,
@@ -100,6 +98,10 @@ class ClassificationTask:
                 group=self.batch_multiple,
             )
             self._mix = BatchMix(mixing, self.num_classes).to(device)
+        if compiles(recipe, device):
+            for part in (self._augment, self._mix):
+                if part is not None:
+                    part.compile()  # hundreds of small operations become a few
         if recipe.teacher and self._teacher is None:
             self._teacher = load_teacher(recipe, self.num_classes).to(device)
         if self.data.resident:
