@@ -42,7 +42,7 @@ def test_a_users_mistake_is_one_message_and_exit_code_2(arguments, message):
 
 
 def test_help_does_not_import_torch():
-    code = "import sys\nfrom nearsight.cli.app import app\napp(['--help'])\nassert 'torch' not in sys.modules"
+    code = "import sys\nfrom nearsight.cli.verbs import app\napp(['--help'])\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
 
 

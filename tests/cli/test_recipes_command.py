@@ -2,9 +2,9 @@
 
 import pytest
 
-from nearsight.cli.app import app
 from nearsight.cli.recipe_options import DEFAULT_RECIPE
 from nearsight.cli.recipes import recipes
+from nearsight.cli.verbs import app
 from nearsight.train.recipe_file import FIELDS, resolve_recipe
 from nearsight.train.recipes import RECIPES
 

@@ -73,7 +73,8 @@ def _train_both(out: Path, seed: int, epochs: float) -> int:
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     processes = {}
     for name in MODELS:
-        code = f"from nearsight.cli.demo import train_one; train_one({str(out)!r}, {name!r}, {seed}, {epochs})"
+        code = "from nearsight.cli import interrupts; interrupts.listen(); from nearsight.cli.demo import train_one; "
+        code += f"train_one({str(out)!r}, {name!r}, {seed}, {epochs})"
         processes[name] = subprocess.Popen(
             [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True
         )

@@ -73,4 +73,5 @@ def reported() -> Iterator[None]:
         print(f"nearsight: {error}", file=sys.stderr, flush=True)
         raise SystemExit(USAGE) from None
     except KeyboardInterrupt:
+        print("nearsight: interrupted", file=sys.stderr, flush=True)
         raise SystemExit(INTERRUPTED) from None
