@@ -5,8 +5,9 @@ Both maps are distributions over keys and the gate mixes them after their softma
     GPSA = (1 − σ(λ)) · softmax(scale · q kᵀ) v + σ(λ) · P v,        P = softmax(v_posᵀ r_δ)
 
 where P has no batch axis. Its logit a‖δ‖² + b·δ_row + c·δ_col has no cross term, so on any H×W grid P = P_row ⊗ P_col.
-The content half is fused attention; the backends differ in how they apply P: as one dense N×N product (small grids), as
-two one-dimensional ones (large grids, O(N(H + W))), or fused with the mixing on the GPU.
+On the GPU one kernel does both halves of rows of up to 256 keys ("joint"). Elsewhere the content half is fused
+attention and the backends differ in how they apply P: as one dense N×N product (small grids), as two one-dimensional
+ones (large grids, O(N(H + W))), or fused with the mixing on the GPU.
 
 Shapes: B batch, n heads, N = H·W positions in row-major order, d channels of a head.
 """
@@ -18,8 +19,10 @@ from torch.nn import functional as F
 from ..functional import attention as reference
 from ..functional.attention import positional_axis_weights
 from ..geometry import Grid
-from .dispatch import HAS_TRITON, Backend, Verdict, choose, verdicts
+from .dispatch import HAS_TRITON, Backend, Verdict, choose, exporting, verdicts
 
+LONGEST_ROW = 256  # keys of a 16×16 grid: the joint kernel holds a row of them in registers
+LARGEST_HEAD = 64  # channels that the joint kernel's tiles have room for
 LARGEST_DENSE = 1024  # positions of a 32×32 grid: beyond, two one-dimensional products are cheaper
 
 
@@ -28,6 +31,18 @@ def _dense_weights(v_pos: Tensor, pos_bias: Tensor, gate_value: Tensor, grid_siz
     by_row, by_col = positional_axis_weights(v_pos, grid_size, pos_bias)
     by_row = gate_value[:, None, None] * by_row
     return (by_row[:, :, None, :, None] * by_col[:, None, :, None, :]).flatten(3, 4).flatten(1, 2)
+
+
+def _joint(
+    query: Tensor, key: Tensor, value: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor,
+    *, grid_size: Grid, scale: float | None = None,
+) -> Tensor:  # fmt: skip
+    gate_value = gate.sigmoid()
+    weights = gated_triton.aligned_weights(_dense_weights(v_pos, pos_bias, gate_value, grid_size).to(value.dtype))
+    share = (1 - gate_value).float()
+    keep = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value, weights, share))
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    return torch.ops.nearsight.attend_gated(query, key, value, weights, share, scale, keep)[0]
 
 
 def _fused(
@@ -66,7 +81,7 @@ def _separable(
 def _fused_refusal(query: Tensor, key: Tensor, value: Tensor, *parameters: Tensor, **options) -> str | None:
     if not HAS_TRITON:
         return "Triton is not installed"
-    if torch.compiler.is_exporting():
+    if exporting():
         return "an exported graph holds plain operators only"
     if not value.is_cuda:
         return f"the tensors are on {value.device.type}, not on a CUDA device"
@@ -76,6 +91,22 @@ def _fused_refusal(query: Tensor, key: Tensor, value: Tensor, *parameters: Tenso
         return f"head dimension {value.shape[-1]} exceeds 128"
     if value.numel() == 0:
         return "there is nothing to compute"
+    return None
+
+
+def _joint_refusal(query: Tensor, key: Tensor, value: Tensor, *parameters: Tensor, **options) -> str | None:
+    refusal = _fused_refusal(query, key, value)
+    if refusal is not None:
+        return refusal
+    if not query.dtype == key.dtype == value.dtype:
+        return f"query, key and value are {query.dtype}, {key.dtype} and {value.dtype}; one type is needed"
+    if value.shape[-1] > LARGEST_HEAD:
+        return f"head dimension {value.shape[-1]} exceeds {LARGEST_HEAD}"
+    if value.shape[2] > LONGEST_ROW:
+        return f"a row of {value.shape[2]} keys is not held at once; {LONGEST_ROW} are"
+    scale = options.get("scale")
+    if scale is not None and scale <= 0:
+        return f"scale {scale} is not positive"
     return None
 
 
@@ -92,9 +123,10 @@ def _always(*arguments: Tensor, **options) -> None:
 
 
 if HAS_TRITON:
-    from . import gated_triton
+    from . import gated_joint, gated_triton  # noqa: F401 (gated_joint brings its operators)
 
 BACKENDS = [
+    Backend("joint", _joint_refusal, _joint),
     Backend("fused", _fused_refusal, _fused, _dense_reservation),
     Backend("dense", _always, _dense, _dense_reservation),
     Backend("separable", _always, _separable),

@@ -79,24 +79,30 @@ def mix_positions_backward(
 def _gradients(
     gradient: Tensor, content: Tensor, value: Tensor, weights: Tensor, scale: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    batch, num_heads, tokens, head_dim = value.shape
+    batch, num_heads, tokens, _ = value.shape
     grad_content, grad_value = _positions_outside(value), _positions_outside(value)
     scale_shares = scale.new_empty(batch, num_heads, triton.cdiv(tokens, ROWS), dtype=torch.float32)
     _launch_mix(
         weights.transpose(1, 2), gradient, content, scale, grad_value, grad_content, scale_shares, backward=True
     )
+    return grad_content, grad_value, weight_gradient(gradient, value, weights), scale_shares.sum(dim=(0, 2))
+
+
+def weight_gradient(gradient: Tensor, value: Tensor, weights: Tensor) -> Tensor:
+    """∂weights = Σ_b ∂out · vᵀ in float32, as large as `weights`; channels of `gradient` and `value` are dense."""
+    batch, num_heads, tokens, head_dim = value.shape
     tiles = triton.cdiv(tokens, SIDE)
     shares = max(1, min(batch, PROGRAMS_WANTED // (num_heads * tiles * tiles)))
     images = triton.cdiv(batch, shares)
     shares = triton.cdiv(batch, images)
-    weight_shares = scale.new_empty(shares, *weights.shape, dtype=torch.float32)
+    weight_shares = value.new_empty(shares, *weights.shape, dtype=torch.float32)
     kernels._weight_gradient[(shares * num_heads * tiles * tiles,)](
         gradient, value, weight_shares, *_places(gradient), *_places(value),
         batch, num_heads, tokens, weights.shape[2], tiles, images,
         HEAD_DIM=head_dim, D=max(16, triton.next_power_of_2(head_dim)), SIDE=SIDE,
         num_warps=GRADIENT_WARPS, num_stages=STAGES,
     )  # fmt: skip
-    return grad_content, grad_value, weight_shares.sum(dim=0), scale_shares.sum(dim=(0, 2))
+    return weight_shares.sum(dim=0)
 
 
 @mix_positions_backward.register_fake

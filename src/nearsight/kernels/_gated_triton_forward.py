@@ -1,0 +1,87 @@
+# mypy: ignore-errors
+# ruff: noqa: RUF005 (Triton joins tuples by + alone)
+"""GPSA's forward kernels: content and position of a tile of queries in one program, over whole rows of keys.
+
+    out[i] = share · softmax_j(scale · q_i · k_j) v + Σ_j P[i, j] v_j
+
+P has the gate in it and no batch axis, share is 1 − σ(λ). A row of keys is short enough (256) to be held at once, so
+the softmax needs no second pass, and position costs either one addition to its weights before the one product with v
+(ADD), or one more product of P from shared memory into the same sums.
+"""
+
+import triton
+import triton.language as tl
+
+from ._gated_triton_shared import add_product, dot_rows, load_keys, load_rows, load_weights, scaled, store_rows, zeros
+
+
+@triton.jit
+def attend(
+    query, key, value, weights, share, logit_scale,
+    TOKENS: tl.constexpr, CHANNELS: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr,
+):  # fmt: skip
+    """A tile of queries (tiles [ROWS, span]) against all keys: output tiles and the log-sum-exp, in base 2."""
+    logits = ()
+    for index in tl.static_range(len(KEYS)):
+        logit = dot_rows(query, key[index])
+        if KEYS[index][0] + KEYS[index][1] > TOKENS:
+            known = KEYS[index][0] + tl.arange(0, KEYS[index][1]) < TOKENS
+            logit = tl.where(known[None, :], logit, float("-inf"))
+        logits = logits + (logit,)
+    peak = tl.max(logits[0], axis=1)
+    for index in tl.static_range(1, len(KEYS)):
+        peak = tl.maximum(peak, tl.max(logits[index], axis=1))
+    peak = peak * logit_scale
+
+    powers = ()
+    for index in tl.static_range(len(KEYS)):
+        powers = powers + (tl.exp2(logits[index] * logit_scale - peak[:, None]),)
+    total = tl.sum(powers[0], axis=1)
+    for index in tl.static_range(1, len(KEYS)):
+        total = total + tl.sum(powers[index], axis=1)
+    factor = (share / total)[:, None]
+
+    sums = zeros(ROWS, CHANNELS)
+    half = value[0][0].dtype
+    if ADD:
+        for index in tl.static_range(len(KEYS)):
+            mixed = powers[index] * factor + weights[index].to(tl.float32)
+            sums = add_product(sums, mixed.to(half), value[index])
+    else:
+        for index in tl.static_range(len(KEYS)):
+            sums = add_product(sums, powers[index].to(half), value[index])
+        sums = scaled(sums, factor)
+        for index in tl.static_range(len(KEYS)):
+            sums = add_product(sums, weights[index], value[index])
+    return sums, peak + tl.log2(total)
+
+
+@triton.jit(do_not_specialize=["num_heads"])
+def over_tiles(
+    query, key, value, weights, share, output, log_sum,
+    query_image, query_head, query_place, key_image, key_head, key_place, value_image, value_head, value_place,
+    output_image, output_head, output_place, num_heads, weight_cols, logit_scale,
+    TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, KEYS: tl.constexpr,
+    ROWS: tl.constexpr, TILES: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr,
+):  # fmt: skip
+    """A program takes TILES tiles of queries of one image and head: keys and values are loaded once for them."""
+    groups: tl.constexpr = (TOKENS + ROWS * TILES - 1) // (ROWS * TILES)
+    program = tl.program_id(0)
+    pair = program // groups
+    head = pair % num_heads
+    image = (pair // num_heads).to(tl.int64)
+    query += image * query_image + head * query_head
+    output += image * output_image + head * output_head
+    log_sum += pair.to(tl.int64) * TOKENS
+    weights += head * TOKENS * weight_cols
+    keys = load_keys(key + image * key_image + head * key_head, key_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
+    values = load_keys(value + image * value_image + head * value_head, value_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
+    own_share = tl.load(share + head)
+    for tile in range(TILES):
+        row = (program % groups * TILES + tile) * ROWS + tl.arange(0, ROWS)
+        q = load_rows(query, row, query_place, TOKENS, HEAD_DIM, CHANNELS)
+        p = load_weights(weights, row, weight_cols, TOKENS, KEYS)
+        sums, log_total = attend(q, keys, values, p, own_share, logit_scale, TOKENS, CHANNELS, KEYS, ROWS, ADD)
+        store_rows(output, row, output_place, sums, TOKENS, HEAD_DIM, CHANNELS)
+        if KEEP:
+            tl.store(log_sum + row, log_total, mask=row < TOKENS)

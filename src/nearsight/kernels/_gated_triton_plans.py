@@ -1,0 +1,95 @@
+"""How GPSA's joint kernels are launched: sizes of tiles, how odd lengths are cut, and the plans in use."""
+
+from typing import NamedTuple
+
+import triton
+
+SMALLEST = 16  # the least side of a tile that tensor cores multiply
+
+Spans = tuple[tuple[int, int], ...]
+
+
+class ForwardPlan(NamedTuple):
+    """`rows` queries to a tile; a program takes one, or `all_tiles` of an image and head.
+
+    `spare` splits channels and keys into powers of two (32 + 16 for 48) instead of padding them to the next one; `add`
+    adds position to the content's weights instead of multiplying it by v on its own.
+    """
+
+    rows: int
+    warps: int
+    stages: int = 2
+    all_tiles: bool = False
+    add: bool = False
+    spare_channels: bool = True
+    spare_keys: bool = True
+
+
+class RowsPlan(NamedTuple):
+    """Backward by rows (∂query): as `ForwardPlan`."""
+
+    rows: int
+    warps: int
+    stages: int = 1
+    spare_channels: bool = True
+    spare_keys: bool = True
+
+
+class ColumnsPlan(NamedTuple):
+    """Backward by columns (∂key, ∂value): `rows` keys to a program, which meet the queries `step` at a time."""
+
+    rows: int
+    step: int
+    warps: int
+    stages: int = 2
+    add: bool = False
+    spare_channels: bool = True
+
+
+class AtOncePlan(NamedTuple):
+    """Backward in one kernel, a program for each image and head, queries `step` at a time."""
+
+    step: int
+    warps: int
+    stages: int = 1
+    add: bool = False
+    spare_channels: bool = True
+    spare_keys: bool = True
+
+
+FORWARD = ForwardPlan(rows=64, warps=4)
+ROWS = RowsPlan(rows=64, warps=4)
+COLUMNS = ColumnsPlan(rows=64, step=64, warps=4)
+AT_ONCE: AtOncePlan | None = None  # in place of the two kernels
+
+
+def power(length: int) -> int:
+    return max(SMALLEST, triton.next_power_of_2(length))
+
+
+def spans(length: int, spare: bool, parts: int) -> Spans:
+    """(start, width) of tiles that cover `length`: one power of two, or at most `parts` if they are less padding."""
+    whole = power(length)
+    widths: list[int] = []
+    rest = length
+    while rest > 0 and len(widths) < parts:
+        up = power(rest)
+        widths.append(up if len(widths) == parts - 1 or up == rest else max(SMALLEST, up // 2))
+        rest -= widths[-1]
+    if not spare or sum(widths) >= whole:
+        widths = [whole]
+    return tuple((sum(widths[:index]), width) for index, width in enumerate(widths))
+
+
+def channel_spans(head_dim: int, spare: bool) -> Spans:
+    return spans(head_dim, spare, parts=2)
+
+
+def key_spans(tokens: int, spare: bool) -> Spans:
+    return spans(tokens, spare, parts=3)
+
+
+def tiling(tokens: int, rows: int) -> tuple[int, int]:
+    """Rows of a tile, not larger than needed, and how many tiles there are."""
+    rows = min(rows, power(tokens))
+    return rows, triton.cdiv(tokens, rows)

@@ -1,0 +1,98 @@
+"""GPSA's joint kernels run by Triton's interpreter on the CPU, compared with the equation in float64; prints JSON.
+
+Started by test_gated_joint.py in a process of its own: the interpreter must be asked for before Triton is imported.
+Memory that torch hands out uninitialised is filled with NaN, so that an element no kernel wrote shows.
+"""
+
+import json
+import os
+import warnings
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+
+from nearsight.functional.attention import gated_positional_attention
+from nearsight.kernels import _gated_triton_plans as plans
+from nearsight.kernels import gated, gated_joint, gated_triton
+from nearsight.kernels._gated_triton_plans import AtOncePlan, ColumnsPlan, ForwardPlan, RowsPlan
+
+# Padded keys and queries go through -inf and inf before they are dropped.
+warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
+torch.use_deterministic_algorithms(True)
+
+TWO = (RowsPlan(16, 1), ColumnsPlan(16, 16, 1), None)
+PADDED = {"spare_channels": False, "spare_keys": False}
+# name: (batch, heads, grid, head_dim, scale, forward plan, backward plans)
+CASES = {
+    "odd_rectangle": (2, 3, (3, 7), 48, None, ForwardPlan(16, 1), TWO),
+    "prime_row": (2, 2, (1, 37), 24, 0.3, ForwardPlan(16, 1, add=True), TWO),
+    "one_tile": (1, 2, (3, 5), 8, None, ForwardPlan(64, 4), (RowsPlan(64, 4), ColumnsPlan(64, 64, 4), None)),
+    "padded": (
+        2, 2, (5, 7), 48, None, ForwardPlan(32, 1, **PADDED),
+        (RowsPlan(32, 1, **PADDED), ColumnsPlan(32, 16, 1, add=True, spare_channels=False), None),
+    ),
+    "all_tiles_of_an_image": (2, 2, (5, 10), 16, None, ForwardPlan(16, 1, all_tiles=True), TWO),
+    "all_tiles_and_a_tail": (1, 2, (5, 7), 64, None, ForwardPlan(32, 1, all_tiles=True, add=True), TWO),
+    "tails": (1, 2, (5, 7), 48, None, ForwardPlan(32, 2), (RowsPlan(32, 2), ColumnsPlan(32, 32, 2), None)),
+    "at_once": (2, 2, (5, 10), 48, 0.2, ForwardPlan(16, 1), (None, None, AtOncePlan(16, 1))),
+    "at_once_added": (1, 3, (3, 7), 24, None, ForwardPlan(16, 1), (None, None, AtOncePlan(16, 1, add=True, **PADDED))),
+}  # fmt: skip
+
+
+def error(ours: torch.Tensor, exact: torch.Tensor) -> float:
+    return ((ours.double() - exact).norm() / exact.norm()).item()
+
+
+def case(name: str) -> dict[str, tuple[float, float]]:
+    """Relative errors of the output and of every gradient: the kernels', and the equation's in the same type."""
+    batch, heads, grid, dim, scale, forward, (rows, columns, at_once) = CASES[name]
+    plans.FORWARD, plans.ROWS, plans.COLUMNS, plans.AT_ONCE = forward, rows, columns, at_once
+    tokens = grid[0] * grid[1]
+    qk = torch.randn(batch, tokens, 2, heads, dim, dtype=torch.float16).permute(2, 0, 3, 1, 4)
+    value, gradient = (torch.randn(batch, tokens, heads, dim, dtype=torch.float16).transpose(1, 2) for _ in range(2))
+    parameters = torch.randn(heads, 3), torch.randn(heads)
+    inputs = (qk[0], qk[1], value, *parameters)
+
+    def run(function, dtype=None):
+        leaves = [x.detach().to(x.dtype if dtype is None else dtype).requires_grad_() for x in inputs]
+        out = function(*leaves)
+        grads = torch.autograd.grad(out, leaves, gradient.to(out.dtype))
+        return [out, *grads[:3], torch.cat([grad.flatten() for grad in grads[3:]])]
+
+    def ours(query, key, value, v_pos, gate):
+        return gated._joint(query, key, value, v_pos, torch.zeros(heads), gate, grid_size=grid, scale=scale)
+
+    def equation(*inputs):
+        return gated_positional_attention(*inputs, grid_size=grid, scale=scale)
+
+    # oneDNN is left out: its half-precision kernels need instructions that some virtual machines announce and lack.
+    with torch.backends.mkldnn.flags(enabled=False):
+        low = run(equation, torch.float16)
+    results = zip(run(ours), low, run(equation, torch.float64), strict=True)
+    names = ("output", "query", "key", "value", "parameters")
+    errors = {n: (error(a, exact), error(low, exact)) for n, (a, low, exact) in zip(names, results, strict=True)}
+    with torch.no_grad():
+        out = ours(*inputs)
+    errors["without_gradients"] = (error(out, run(equation, torch.float64)[0]), errors["output"][1])
+    return errors
+
+
+def operators() -> dict[str, dict[str, str]]:
+    """torch.library.opcheck of both operators, on strided inputs."""
+    plans.FORWARD = ForwardPlan(16, 1)
+    plans.ROWS, plans.COLUMNS, plans.AT_ONCE = TWO
+    query, key, value = torch.randn(1, 15, 3, 2, 16, dtype=torch.float16).permute(2, 0, 3, 1, 4)
+    weights, share = torch.rand(2, 15, 16, dtype=torch.float16), torch.rand(2)
+    inputs = [x.detach().requires_grad_() for x in (query, key, value, weights, share)]
+    with torch.no_grad():
+        _, log_sum = gated_joint.attend_gated(*inputs, 0.25, True)
+    forward = torch.library.opcheck(gated_joint.attend_gated, (*inputs, 0.25, True))
+    constants = (value.clone(), *(x.detach() for x in inputs), log_sum, 0.25)
+    return {"forward": forward, "backward": torch.library.opcheck(gated_joint.attend_gated_backward, constants)}
+
+
+if __name__ == "__main__":
+    torch.manual_seed(int.from_bytes(os.urandom(4), "little"))
+    gated_triton.SIDE = 16  # several tiles even at these sizes
+    print(json.dumps({"operators": operators(), **{name: case(name) for name in CASES}}))

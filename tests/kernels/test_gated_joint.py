@@ -1,0 +1,62 @@
+"""GPSA's joint kernels against the equation in float64, by Triton's interpreter: the same source that runs on a GPU."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton")
+
+from nearsight.kernels._gated_triton_plans import spans
+
+SCRIPT = Path(__file__).with_name("gated_interpreted.py")
+CASES = (
+    "odd_rectangle", "prime_row", "one_tile", "padded", "all_tiles_of_an_image", "all_tiles_and_a_tail",
+    "tails", "at_once", "at_once_added",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def errors():
+    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=170)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_as_exact_as_the_equation_in_its_type(errors, case):
+    """At most twice the error of the equation computed in the same type, for the output and every gradient."""
+    assert len(errors[case]) == 6
+    for name, (ours, plain) in errors[case].items():
+        # v_pos and the gate are few numbers: the equation's error in the low precision may be small by luck.
+        floor = 1e-3 if name == "parameters" else 0.0
+        assert ours <= 2 * plain + floor, f"{name}: {ours:.1e}, the equation in the same type {plain:.1e}"
+
+
+def test_every_case_is_compared(errors):
+    assert set(errors) == {*CASES, "operators"}
+
+
+def test_the_operators_keep_torchs_rules(errors):
+    """Schema, fake implementation, autograd registration and dispatch under torch.compile, by torch's own checks."""
+    for name, results in errors["operators"].items():
+        assert set(results.values()) == {"SUCCESS"}, f"{name}: {results}"
+
+
+@pytest.mark.parametrize(
+    ("length", "parts", "widths"),
+    [
+        (48, 2, (32, 16)), (64, 2, (64,)), (24, 2, (32,)), (8, 2, (16,)), (80, 2, (64, 16)),
+        (196, 3, (128, 64, 16)), (256, 3, (256,)), (64, 3, (64,)), (49, 3, (64,)), (225, 3, (256,)),
+        (5, 3, (16,)), (36, 3, (32, 16)),
+    ],
+)  # fmt: skip
+def test_spans_cover_a_length_with_little_padding(length, parts, widths):
+    chosen = spans(length, True, parts)
+    assert tuple(width for _, width in chosen) == widths
+    assert [start for start, _ in chosen] == [sum(widths[:index]) for index in range(len(widths))]
+    whole = spans(length, False, parts)
+    assert len(whole) == 1
+    assert whole[0][1] >= length
