@@ -1,5 +1,6 @@
 """A picture as people see it and as a model receives it."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from PIL import Image
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
 
-from ..data import IMAGENET_MEAN, IMAGENET_STD, open_data
+from ..data import IMAGENET_MEAN, IMAGENET_STD, BadImage, ImageSet, open_data
 from ..data.decode import DEFAULT_LIMITS, read_image_file
 from ..models import VisionTransformer
 
@@ -54,13 +55,23 @@ def model_size(model: nn.Module) -> tuple[int, int]:
 
 def sample_images(count: int, *, split: str = "test") -> list[tuple[str, np.ndarray]]:
     """Pictures that come with the package, one of each class in turn: (class, uint8 [H, W, 3])."""
-    images = getattr(open_data(SAMPLES), split)
+    return in_turn(getattr(open_data(SAMPLES), split), count, f"the bundled {split} set")
+
+
+def in_turn(images: ImageSet, count: int, what: str) -> list[tuple[str, np.ndarray]]:
+    """Pictures of a set, one of each class in turn: (class, uint8 [H, W, 3]). Unreadable ones are passed over."""
     by_class = [np.flatnonzero(np.asarray(images.labels) == label) for label in range(len(images.classes))]
     rounds = range(max(map(len, by_class)))
     turns = [int(members[turn]) for turn in rounds for members in by_class if turn < len(members)]
-    if count > len(turns):
-        raise ValueError(f"the bundled {split} set has {len(turns)} pictures, not {count}")
-    return [(images.classes[images.labels[index]], images.read(index)) for index in turns[:count]]
+    taken: list[tuple[str, np.ndarray]] = []
+    for index in turns:
+        if len(taken) == count:
+            break
+        with suppress(BadImage):
+            taken.append((images.classes[images.labels[index]], images.read(index)))
+    if len(taken) < count:
+        raise ValueError(f"{what}: there are {len(taken)} pictures, not {count}")
+    return taken
 
 
 def open_picture(path: str | Path, size: tuple[int, int]) -> Picture:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,8 +11,9 @@ from cyclopts import Parameter
 if TYPE_CHECKING:
     import numpy as np
     from rich.table import Table
-    from torch import Tensor, nn
+    from torch import nn
 
+    from nearsight.cli.pictures import Pictures
     from nearsight.explorer.sources import Source
 
 FigureName = Literal["3", "5", "6", "7", "10", "13", "14", "15", "16", "17", "sasa-logits", "sasa-attention"]
@@ -43,13 +45,13 @@ def inspect(
         Where to write: .png, .svg or .pdf for a figure (its data goes beside it as .json and .csv), .json or .csv for
         a table.
     image
-        Picture files to look at; bundled photographs of clothing when none is given.
+        Picture files to look at; by default a run's own validation pictures, else bundled photographs of clothing.
     query
         The query patch: row and column, counted from 0.
     layers
         Layers to draw, counted from 1; each figure has its own choice.
     images
-        How many bundled pictures to average over (the table: 32, Figure 15: 100).
+        How many pictures to average over (the table: 32, Figure 15: 100).
     pretrained
         Fetch the weights of a `timm:` model from the network.
     weights
@@ -98,50 +100,49 @@ def _from_models(
     num_images: int,
 ) -> list[Path]:
     from nearsight.analysis import figures
-    from nearsight.explorer.sources import image_size, untrained
+    from nearsight.explorer.sources import RunSource, image_size, untrained
 
     models = {source.name: source.load() for source in sources}
     model = next(iter(models.values()))
-    if figure == "3":
-        return figures.figure3(model, _pictures(files, 1)[0][1] if files else None, path, query=query)
+    size = image_size(sources[0], model)
     if figure == "15":
         before = {f"{source.name} before": untrained(source) for source in sources}
         after = {f"{name} after": model for name, model in models.items()}
-        size = image_size(sources[0], model)
-        return figures.averaged_figure(
-            {**before, **after}, _batch(num_images or 100, size), path, layers=layers, query=query
-        )
+        batch = _pictures(sources).batch(num_images, 100, size)
+        return figures.averaged_figure({**before, **after}, batch, path, layers=layers, query=query)
     if figure == "sasa-logits":
-        return figures.relative_logits_figure(model, _batch(num_images or 8, image_size(sources[0], model)), path)
+        return figures.relative_logits_figure(model, _pictures(sources).batch(num_images, 8, size), path)
+    if figure == "3" and not files and not isinstance(sources[0], RunSource):
+        return figures.figure3(model, None, path, query=query)  # its own choice of a bundled picture
+    shown = _read(files) if files else _pictures(sources).take(4 if figure == "16" else 1)
+    if figure == "3":
+        return figures.figure3(model, shown[0][1], path, query=query)
     if figure == "sasa-attention":
-        size = image_size(sources[0], model)
-        return figures.window_attention_figure(model, _pictures(files, 1)[0], path, layers=layers, size=size)
-    count = {"7": 1, "16": 4, "17": 1}[figure]
+        return figures.window_attention_figure(model, shown[0], path, layers=layers, size=size)
     return figures.attention_figure(
-        models, _pictures(files, count), path,
+        models, shown, path,
         layers=layers, query=query, stacked=True if figure == "17" else None, title=f"ConViT Figure {figure}",
     )  # fmt: skip
 
 
-def _pictures(files: list[Path], count: int) -> list[tuple[str, np.ndarray]]:
-    from nearsight.analysis.pictures import sample_images
+def _pictures(sources: list[Source]) -> Pictures:
+    """What all sources are shown: pictures of the first run among them; says which."""
+    from nearsight.cli.pictures import pictures_for
+    from nearsight.explorer.sources import RunSource
+
+    pictures = pictures_for(next((source for source in sources if isinstance(source, RunSource)), sources[0]))
+    print(f"pictures: {pictures.origin}", file=sys.stderr)
+    return pictures
+
+
+def _read(files: list[Path]) -> list[tuple[str, np.ndarray]]:
     from nearsight.data import BadImage
     from nearsight.data.decode import read_image_file
 
-    if not files:
-        return sample_images(count)
     try:
         return [(file.name, read_image_file(file, str(file))) for file in files]
     except BadImage as error:
         raise ValueError(str(error)) from error
-
-
-def _batch(count: int, size: tuple[int, int]) -> Tensor:
-    import torch
-
-    from nearsight.analysis.pictures import fit_picture, sample_images
-
-    return torch.cat([fit_picture(name, pixels, size).tensor() for name, pixels in sample_images(count)])
 
 
 def _table(sources: list[Source], out: Path | None, num_images: int) -> int:
@@ -153,7 +154,8 @@ def _table(sources: list[Source], out: Path | None, num_images: int) -> int:
     rows = []
     for source in sources:
         model: nn.Module = source.load()
-        profiles = head_profiles(model, _batch(num_images or 32, image_size(source, model)))
+        pictures = _pictures([source])
+        profiles = head_profiles(model, pictures.batch(num_images, 32, image_size(source, model)))
         own = [{"source": source.name, **profile.as_dict()} for profile in profiles]
         rows += own
         if out is None:
@@ -167,9 +169,7 @@ def _table(sources: list[Source], out: Path | None, num_images: int) -> int:
 def _drawn_table(name: str, rows: list[dict]) -> Table:
     from rich.table import Table
 
-    caption = (
-        "In patches, (row, col) from the query. Δ and span: from v_pos (* no peak); seen: measured on bundled pictures."
-    )
+    caption = "In patches, (row, col) from the query. Δ and span: from v_pos (* no peak); seen: measured on pictures."
     table = Table(title=name, caption=caption, padding=(0, 1, 0, 0), box=None)
     for heading in ("layer", "kind", "head", "σ(λ)", "D_loc", "entropy", "Δ", "span", "seen Δ", "seen span", "conv"):
         table.add_column(heading, justify="left" if heading == "kind" else "right", no_wrap=True)
