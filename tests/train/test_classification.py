@@ -15,7 +15,7 @@ from toy import toy_recipe
 
 from nearsight.train import image_report
 from nearsight.train.classification import ClassificationTask
-from nearsight.train.compare import compare_runs, comparison_plot, welch_p
+from nearsight.train.compare import Setting, compare_runs, comparison_plot, describe_setting, welch_p
 from nearsight.train.reading import evaluate_run, predict_images
 from nearsight.train.recipe_file import apply_changes
 from nearsight.train.runfolder import RunFolder
@@ -261,13 +261,32 @@ def test_comparing_runs(run, folder, tmp_path):
     comparison = compare_runs(paths)
     assert comparison.measure == "selected on val"
     assert [setting.seeds for setting in comparison.settings] == [(0, 1), (0,)]
-    assert set(comparison.settings[0].differs) == {"model", "model_options"}
+    assert comparison.settings[0].differs == {"model": "convit_nano_32", "model_options.num_gated_blocks": 1}
+    assert [describe_setting(setting) for setting in comparison.settings] == [
+        "convit_nano_32, num_gated_blocks=1",
+        "deit_nano_32",
+    ]
+    assert comparison.quantity == ClassificationTask.selection
+    assert comparison.title == "selected on val top-1 (%)"
     assert comparison.p_values == (None, None)  # one run on a side proves nothing
     assert comparison_plot(comparison).startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="no measure 'test top1'"):
         compare_runs(paths, "test top1")
     with pytest.raises(ValueError, match="at least two"):
         compare_runs(paths[:1])
+
+
+@pytest.mark.parametrize(
+    ("differs", "label"),
+    [
+        ({}, "same settings"),
+        ({"model_options.locality_strength": None}, "locality_strength=the model's own"),
+        ({"decay_gates": True, "lr": 0.0005}, "decay_gates=yes, lr=0.0005"),
+        ({"teacher": "", "lr": 1.0, "batch": 6, "epochs": 2.0, "ema": 0.5}, "teacher=none, lr=1, batch=6, 2 more"),
+    ],
+)
+def test_labels_are_short(differs, label):
+    assert describe_setting(Setting(differs, ("run",), (0,), (1.0,))) == label
 
 
 def test_welchs_p():

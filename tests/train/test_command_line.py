@@ -11,9 +11,10 @@ import pytest
 from cyclopts import App
 from pictures import make_folder
 
+from nearsight.cli.compare import compare
 from nearsight.cli.demo import compare_two
 from nearsight.cli.recipe_options import RecipeFlags, given_flags
-from nearsight.cli.training import compare, evaluate, predict, resume, train
+from nearsight.cli.training import evaluate, predict, resume, train
 from nearsight.train.recipe_file import thaw
 
 SMALL = [
@@ -72,6 +73,17 @@ def test_a_first_session(app, here, capsys):
     compared = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert compared["settings"][0]["seeds"] == [0, 1]
 
+    assert _run(app, "train", "pics", *SMALL, "--recipe", "convit") == 0
+    capsys.readouterr()
+    runs = [run, "runs/pics-convit-nano-32-2", "runs/pics-convit-nano-32-3"]
+    assert _run(app, "compare", *runs, "--out", "plots/both.png") == 0
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[-1] == "plot: plots/both.png"
+    assert re.search(r"0, 1 +│ +\d+\.\d\d ± \d+\.\d\d ", printed)
+    # Two recipes differ in more than a label can say: the rest is listed.
+    assert "more" in printed
+    assert re.search(r"│ decay_positions +│ no +│ yes ", printed)
+
 
 def test_changes_are_told_from_the_recipe_that_a_file_names(app, here, capsys):
     (here / "mine.yaml").write_text("recipe: convit\nmixup: 0\n")
@@ -91,6 +103,7 @@ def test_changes_are_told_from_the_recipe_that_a_file_names(app, here, capsys):
         (["eval", "pics"], "pics is not a run"),
         (["predict", "pics", "x.png", "--top", "0"], "--top must be at least 1"),
         (["resume", "runs/none"], "is not a run"),
+        (["compare", "pics", "pics", "--out", "plot.pdf"], "--out writes a .png file, not 'plot.pdf'"),
     ],
 )
 def test_mistakes_end_with_one_line_and_code_2(app, here, capsys, words, message):

@@ -1,4 +1,4 @@
-"""``nearsight train``, ``resume``, ``eval``, ``predict`` and ``compare``."""
+"""``nearsight train``, ``resume``, ``eval`` and ``predict``."""
 
 from __future__ import annotations
 
@@ -170,41 +170,6 @@ def predict(
     return 1 if any(one.problem for one in predictions) else 0
 
 
-def compare(
-    runs: Annotated[list[Path], Parameter(consume_multiple=True)],
-    /,
-    *,
-    measure: str = "",
-    out: Path | None = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
-) -> int:
-    """Compare finished runs: those that differ only in their seed are one setting, with mean ± sd and Welch's p.
-
-    Parameters
-    ----------
-    runs
-        Folders of finished runs.
-    measure
-        What to compare, such as 'test top1'; by default the first test value, or what selected the weights.
-    out
-        Write a plot to this .png file.
-    json
-        Print JSON.
-    """
-    import dataclasses
-
-    from nearsight.train.compare import compare_runs, comparison_plot
-
-    comparison = compare_runs(runs, measure)
-    if out is not None:
-        out.write_bytes(comparison_plot(comparison))
-    if json:
-        print(json_format.dumps(dataclasses.asdict(comparison)))
-    else:
-        _print_comparison(comparison)
-    return 0
-
-
 def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str | None) -> int:
     from nearsight.train.exits import PREEMPTED, reported
     from nearsight.train.progress import make_progress
@@ -275,22 +240,4 @@ def _print_predictions(predictions: list[Any]) -> None:
     for one in predictions:
         shown = ", ".join(f"{name} {100 * share:.1f} %" for name, share in one.classes)
         table.add_row(escape(one.name), escape(shown or f"unreadable: {one.problem}"))
-    Console().print(table)
-
-
-def _print_comparison(comparison: Any) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    from nearsight.train.compare import describe_setting
-
-    table = Table("setting", "n", "seeds", "mean ± sd", "p against the first", title=comparison.measure)
-    for setting, p in zip(comparison.settings, comparison.p_values, strict=True):
-        spread = f" ± {setting.deviation:.3f}" if setting.deviation is not None else " (n = 1)"
-        shown = "" if p is None else f"{p:.3g}"
-        seeds = ", ".join(str(seed) for seed in setting.seeds)
-        table.add_row(
-            escape(describe_setting(setting)), str(len(setting.values)), seeds, f"{setting.mean:.3f}{spread}", shown
-        )
     Console().print(table)

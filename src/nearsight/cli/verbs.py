@@ -22,7 +22,7 @@ VERBS = (
     ("resume", "training:resume", "Go on with a run that was stopped, killed or interrupted."),
     ("eval", "training:evaluate", "Measure a run's model on a data set."),
     ("predict", "training:predict", "Say what is on pictures."),
-    ("compare", "training:compare", "Compare runs: mean and spread over seeds, and whether a difference is real."),
+    ("compare", "compare:compare", "Compare runs: mean and spread over seeds, and whether a difference is real."),
     ("inspect", "inspect:inspect", "See where heads look: locality, gates, and the papers' figures."),
     ("explore", "explore:explore", "Click through attention maps in a web page."),
     ("detect", "detect:app", "Train detectors on images with boxes, measure them and use them."),

@@ -14,11 +14,21 @@ from typing import Any
 from nearsight.train.reading import run_recipe
 from nearsight.train.recipe import Recipe, change_rule
 from nearsight.train.runfolder import DONE, RunFolder
+from nearsight.train.wording import measure_words, value_words
+
+_MOST_IN_A_LABEL = 3
+_OPTION = "model_options."
+_SELECTED = "selected on val"
+_SELECTED_BY = {"classification": "top1", "detection": "mAP"}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Runs of one setting: what sets it apart, its seeds, and the compared value of each run."""
+    """Runs of one setting: what sets it apart, its seeds, and the compared value of each run.
+
+    ``differs`` has the fields in which the compared settings differ, a model's options one by one
+    (``model_options.width``); None is an option that this setting leaves to its model.
+    """
 
     differs: dict[str, Any]
     runs: tuple[str, ...]
@@ -33,14 +43,26 @@ class Setting:
     def deviation(self) -> float | None:
         return statistics.stdev(self.values) if len(self.values) > 1 else None
 
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The differences that a label has room for."""
+        return dict(list(self.differs.items())[:_MOST_IN_A_LABEL])
+
 
 @dataclass(frozen=True)
 class Comparison:
-    """Settings in the order their first runs were given, the measure, and p of each against the first."""
+    """Settings in the order their first runs were given, the measure and its quantity, p of each against the first."""
 
     measure: str
+    quantity: str
     settings: tuple[Setting, ...]
     p_values: tuple[float | None, ...]
+
+    @property
+    def title(self) -> str:
+        """The measure and its unit: ``test top-1 (%)``."""
+        split = self.measure.removesuffix(self.quantity)
+        return f"{split.rstrip()} {measure_words(self.quantity)}".lstrip()
 
 
 def compare_runs(runs: Sequence[str | Path], measure: str = "") -> Comparison:
@@ -57,7 +79,7 @@ def compare_runs(runs: Sequence[str | Path], measure: str = "") -> Comparison:
     names = _differing([recipes[members[0]] for members in groups.values()])
     settings = tuple(
         Setting(
-            {name: getattr(recipes[members[0]], name) for name in names},
+            {name: _setting(recipes[members[0]]).get(name) for name in names},
             tuple(str(runs[index]) for index in members),
             tuple(recipes[index].seed for index in members),
             tuple(values[index] for index in members),
@@ -65,7 +87,8 @@ def compare_runs(runs: Sequence[str | Path], measure: str = "") -> Comparison:
         for members in groups.values()
     )
     p_values = tuple(None if n == 0 else welch_p(settings[0].values, s.values) for n, s in enumerate(settings))
-    return Comparison(measure, settings, p_values)
+    quantity = _SELECTED_BY[recipes[0].task] if measure == _SELECTED else measure.removeprefix("test ")
+    return Comparison(measure, quantity, settings, p_values)
 
 
 def welch_p(first: Sequence[float], second: Sequence[float]) -> float | None:
@@ -96,22 +119,38 @@ def comparison_plot(comparison: Comparison) -> bytes:
         axes.hlines(setting.mean, place - 0.25, place + 0.25, colors="black")
     labels = [textwrap.fill(describe_setting(setting), 30) for setting in comparison.settings]
     axes.set_xticks(range(len(labels)), labels, fontsize=7)
-    axes.set_ylabel(comparison.measure)
+    axes.set_ylabel(comparison.title)
     axes.grid(axis="y", alpha=0.3)
     return png(figure)
 
 
 def describe_setting(setting: Setting) -> str:
-    return ", ".join(f"{name}={value}" for name, value in setting.differs.items()) or "same settings"
+    """What sets a setting apart, in a few words; how many differences there was no room for."""
+    parts = [_difference(name, value) for name, value in setting.shown.items() if value is not None]
+    # With nothing of its own to show, what others set is what is said.
+    parts = parts or [_difference(name, "the model's own") for name in setting.shown] or ["same settings"]
+    more = len(setting.differs) - len(setting.shown)
+    return ", ".join([*parts, f"{more} more"] if more else parts)
+
+
+def _difference(name: str, value: Any) -> str:
+    if name == "model":
+        return str(value)
+    return f"{name.removeprefix(_OPTION)}={value_words(value) or 'none'}"
 
 
 def _setting(recipe: Recipe) -> dict[str, Any]:
-    return {name: value for name, value in recipe.as_dict().items() if name != "seed" and change_rule(name) != "free"}
+    """What makes a setting: every field but the seed and those that cannot change a result."""
+    fields = {name: value for name, value in recipe.as_dict().items() if name != "seed" and change_rule(name) != "free"}
+    options = {f"{_OPTION}{name}": value for name, value in fields.pop("model_options").items()}
+    # First what a person tells models apart by.
+    return {"model": fields.pop("model"), **options, **fields}
 
 
 def _differing(recipes: Sequence[Recipe]) -> list[str]:
-    first = _setting(recipes[0])
-    return [name for name in first if any(_setting(recipe)[name] != first[name] for recipe in recipes[1:])]
+    settings = [_setting(recipe) for recipe in recipes]
+    names = dict.fromkeys(name for setting in settings for name in setting)
+    return [name for name in names if any(setting.get(name) != settings[0].get(name) for setting in settings[1:])]
 
 
 def _summary(run: str | Path) -> dict[str, Any]:
@@ -125,13 +164,13 @@ def _default_measure(summaries: Sequence[dict[str, Any]]) -> str:
     """Accuracy or mAP on test when every run has a test split, else the value that selected the weights."""
     common = [name for name in summaries[0].get("test", {}) if all(name in s.get("test", {}) for s in summaries)]
     best_known = [name for name in ("top1", "mAP") if name in common] or common
-    return f"test {best_known[0]}" if best_known else "selected on val"
+    return f"test {best_known[0]}" if best_known else _SELECTED
 
 
 def _value(run: str | Path, summary: dict[str, Any], measure: str) -> float:
     known = {f"test {name}": value for name, value in summary.get("test", {}).items()}
     if summary.get("selected"):
-        known["selected on val"] = summary["selected"]["value"]
+        known[_SELECTED] = summary["selected"]["value"]
     measure = f"test {measure}" if f"test {measure}" in known else measure
     if measure not in known:
         raise ValueError(f"{run} has no measure {measure!r}; it has {', '.join(known)}")

@@ -23,9 +23,15 @@ def measure_words(name: str) -> str:
     return f"{_PERCENT[name]} (%)" if name in _PERCENT else name
 
 
+def decimals(name: str) -> int:
+    """How many digits of a measure are worth reading after the point."""
+    return 1 if name in _PERCENT else 3
+
+
 def measured(name: str, value: float) -> str:
-    """A measure's value, as exact as it is worth reading: shares of images in percent, others with three decimals."""
-    return f"{_PERCENT[name]} {value:.1f} %" if name in _PERCENT else f"{name} {value:.3f}"
+    """A measure by name, rounded, with its unit where it has one."""
+    rounded = f"{value:.{decimals(name)}f}"
+    return f"{_PERCENT[name]} {rounded} %" if name in _PERCENT else f"{name} {rounded}"
 
 
 def weights_words(weights: str) -> str:
