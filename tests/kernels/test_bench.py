@@ -23,6 +23,7 @@ def test_explain_names_the_backend_of_every_stage(capsys):
     bench.layers(explain=True, device="cpu", batch=1)
     said = capsys.readouterr().out
     assert said.count("cpu: runs") == 4
+    assert said.count("separable: runs") == 4
     assert "triton: cannot run" in said
 
 

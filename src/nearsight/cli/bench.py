@@ -35,7 +35,7 @@ def layers(
     repeats
         Rounds whose median is shown.
     explain
-        Say which backend runs at each stage and why the others do not, and measure nothing.
+        Say which backend runs at each stage (and GPSA's on each grid), why the others do not, and measure nothing.
     device
         Where to measure.
     out
@@ -43,7 +43,7 @@ def layers(
     """
     import torch
 
-    from .bench_layers import COLUMNS, PEERS, STAGES, explain_stage, measure_stage
+    from .bench_layers import COLUMNS, GRIDS, PEERS, STAGES, explain_gated, explain_stage, measure_stage
     from .bench_measure import as_table, environment, write_results
 
     place = _pick_device(device)
@@ -55,6 +55,7 @@ def layers(
     dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
     if explain:
         print("\n".join(explain_stage(channels, side, size, dtype, place) for channels, side in STAGES))
+        print("\n".join(explain_gated(side, 1, dtype, place) for side in GRIDS))
         return 0
     rows = []
     for channels, side in STAGES:

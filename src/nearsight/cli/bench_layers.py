@@ -7,11 +7,12 @@ import torch
 from torch import Tensor, nn
 
 from ..functional import local as equations
-from ..kernels import explain_local_attention, local_attention
+from ..kernels import explain_gated_positional_attention, explain_local_attention, local_attention
 from ..nn import LocalSelfAttention2d
 from .bench_measure import Row, device_ms, median_ms, peak_memory
 
 STAGES = ((64, 56), (128, 28), (256, 14), (512, 7))  # channels and side of ResNet-50's four stages at 224 pixels
+GRIDS = (8, 14, 24, 64)  # sides of ConViT's patch grids: 32 pixels by 4, then 224, 384 and 1024 by 16
 NUM_HEADS = 8
 KERNEL_SIZE = 7
 COLUMNS = (
@@ -135,3 +136,12 @@ def explain_stage(channels: int, side: int, batch: int, dtype: torch.dtype, devi
     embedding = torch.empty(1, KERNEL_SIZE, head_dim // 2, device=device)
     verdicts = explain_local_attention(query, query, query, embedding, embedding, kernel_size=KERNEL_SIZE)
     return "\n".join(f"{channels} × {side}²: {verdict}" for verdict in verdicts)
+
+
+def explain_gated(side: int, batch: int, dtype: torch.dtype, device: torch.device) -> str:
+    """The same for GPSA with ConViT-S's heads on a grid of side × side patches."""
+    num_heads, head_dim = 9, 48
+    query = torch.empty(batch, num_heads, side * side, head_dim, device=device, dtype=dtype)
+    v_pos, gate = torch.zeros(num_heads, 3, device=device), torch.zeros(num_heads, device=device)
+    verdicts = explain_gated_positional_attention(query, query, query, v_pos, gate, gate, grid_size=(side, side))
+    return "\n".join(f"GPSA {side}²: {verdict}" for verdict in verdicts)
