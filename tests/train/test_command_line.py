@@ -93,6 +93,20 @@ def test_changes_are_told_from_the_recipe_that_a_file_names(app, here, capsys):
     assert "small: " not in printed
 
 
+def test_batch_auto_starts_from_what_fits(app, here, capsys):
+    place = SMALL.index("--batch")
+    words = SMALL[:place] + SMALL[place + 2 :]
+    with pytest.raises(SystemExit):
+        _run(app, "train", "pics", *words)
+    assert "batch 128 is larger than the 36 training images; use --batch 8, for" in capsys.readouterr().err
+    for _ in range(2):  # the same command goes on with the same run
+        assert _run(app, "train", "pics", *words, "--batch", "auto", "--run", "runs/auto") == 0
+        assert "small: batch: 128 → 8" in capsys.readouterr().out
+    assert thaw("runs/auto/config.yaml").batch == 8
+    assert _run(app, "resume", "runs/auto") == 0
+    assert "finished" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -38,7 +38,9 @@ def _option(field: dataclasses.Field, defaults: Recipe | None) -> tuple[str, Any
     if field.metadata["choices"]:
         help_text += f" ({', '.join(field.metadata['choices'])})"
     if field.name == "batch":
-        help_text += "; auto halves the micro-batch when memory runs out"
+        help_text += (
+            "; auto takes a smaller batch where there are fewer images, and halves the micro-batch when memory runs out"
+        )
     # An option that is not given is None: what it will be is up to the recipe, and only told here.
     default = "" if defaults is None else value_words(getattr(defaults, field.name))
     parameter = Parameter(
@@ -61,7 +63,7 @@ ChangeFlags = _flags("ChangeFlags", None)
 
 
 def given_flags(flags: Any) -> dict[str, Any]:
-    """The fields that the command line set; ``--batch auto`` keeps the batch and lets the micro-batch shrink."""
+    """The fields that the command line set; ``--batch auto`` keeps the recipe's batch where it fits."""
     given = {name: value for name, value in vars(flags).items() if value is not None}
     if "model_options" in given:
         given["model_options"] = {name: yaml.safe_load(value) for name, value in given["model_options"].items()}

@@ -182,14 +182,15 @@ def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str 
     selections: list[str] = []  # only the process that leads has an audience
 
     def audience(trainer: Trainer) -> list[Listener]:
+        used = trainer.recipe  # --batch auto may have found another batch
         selections.append(trainer.task.selection)
         members: list[Listener] = [make_progress(trainer.total_steps, style=show)]
-        members.extend(make_trackers(recipe, path))
+        members.extend(make_trackers(used, path))
         if base is not None:
-            for line in describe_changes(named_recipe(base), recipe):
+            for line in describe_changes(named_recipe(base), used):
                 members[0].note(f"{base}: {line}")
-        scaled = f"{recipe.lr:g} × {recipe.batch}/{recipe.lr_batch}" if recipe.lr_batch else f"{recipe.lr:g}"
-        members[0].note(f"run: {path}  device: {trainer.device}  learning rate: {scaled} = {recipe.peak_lr:g}")
+        scaled = f"{used.lr:g} × {used.batch}/{used.lr_batch}" if used.lr_batch else f"{used.lr:g}"
+        members[0].note(f"run: {path}  device: {trainer.device}  learning rate: {scaled} = {used.peak_lr:g}")
         return members
 
     try:

@@ -16,6 +16,7 @@ from nearsight.data.detection_batches import FILL, PictureStream, ResidentPictur
 from nearsight.data.detection_views import View, ViewSettings, plain_view, render
 from nearsight.data.imageset import BadImage, name_ranks
 from nearsight.data.order import EpochOrder, epoch_order
+from nearsight.train.fitting import check_batch
 from nearsight.train.recipe import Recipe
 from nearsight.train.task import Batch, Inputs, Place
 
@@ -41,10 +42,7 @@ class DetectionData:
         self.recipe = recipe
         self.splits = _chosen(recipe)
         train = self.splits.train
-        if len(train) < recipe.batch:
-            raise ValueError(
-                f"batch {recipe.batch} is larger than the {len(train)} training images; choose a smaller --batch"
-            )
+        check_batch(recipe, len(train))
         self.settings = ViewSettings(
             size=(recipe.image_height or recipe.image_size, recipe.image_size),
             smallest_scale=recipe.smallest_scale,

@@ -31,6 +31,7 @@ from nearsight.data import (
     open_data,
     per_class_fraction,
 )
+from nearsight.train.fitting import check_batch
 from nearsight.train.recipe import Recipe
 from nearsight.train.task import Inputs, Place
 
@@ -56,11 +57,7 @@ class ImageData:
         self.recipe = recipe
         self.splits = _chosen(recipe)
         count, size = len(self.splits.train), recipe.image_size
-        if count < recipe.batch:
-            raise ValueError(
-                f"batch {recipe.batch} is larger than the {count} training images; "
-                f"use --batch {max(2, 2 ** (count.bit_length() - 3))}, for example"
-            )
+        check_batch(recipe, count)
         # Crops are taken from somewhat larger images than the model sees, as they are from files.
         self.stored_size = size if recipe.crop != "resized" else math.floor(size / recipe.eval_crop)
         everything = sum(len(images) for images in (self.splits.train, self.splits.val, self.splits.test) if images)

@@ -9,6 +9,7 @@ from typing import Any
 from nearsight.train import sharding
 from nearsight.train.distributed import World, joined_world
 from nearsight.train.engine import Trainer
+from nearsight.train.fitting import BatchTooLargeError
 from nearsight.train.listeners import Listener, Listeners
 from nearsight.train.machine import pick_device, prepare_torch
 from nearsight.train.opening import open_run
@@ -32,6 +33,17 @@ def make_task(recipe: Recipe) -> Task:
     return ClassificationTask(recipe)
 
 
+def _fitting_task(recipe: Recipe) -> tuple[Recipe, Task]:
+    """The task, and the recipe with a batch that the data can fill where ``--batch auto`` allows another."""
+    try:
+        return recipe, make_task(recipe)
+    except BatchTooLargeError as error:
+        if not recipe.batch_auto:
+            raise
+        recipe = recipe.with_changes(batch=error.fits)
+    return recipe, make_task(recipe)
+
+
 def train(
     recipe: Recipe,
     folder: RunFolder,
@@ -50,7 +62,8 @@ def train(
         prepare_torch(recipe, device)
         stop = cleanup.enter_context(listening())
         # Data and model first: a mistake in their names leaves no folder behind.
-        task = make_task(recipe) if task is None else task
+        if task is None:
+            recipe, task = _fitting_task(recipe)
         trainer = Trainer(task, recipe, folder, world=world, device=device, stop=stop)
         if world.leads:
             cleanup.enter_context(folder.owned())
