@@ -260,6 +260,8 @@ def test_wrong_use_of_the_verbs(finished_run, tmp_path):
         detect.predict(finished_run)
     with pytest.raises(ValueError, match="no such file or folder"):
         detect.predict(finished_run, str(tmp_path / "none.png"))
+    with pytest.raises(ValueError, match=r"there is no picture in .*: no file ends in \.bmp"):
+        detect.predict(finished_run, str(tmp_path))
     with pytest.raises(ValueError, match="--set takes field=value"):
         detect.train("bccd", fields=["nonsense"])
 

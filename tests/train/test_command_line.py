@@ -42,6 +42,8 @@ def app():
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_folder(tmp_path / "pics")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "notes.txt").touch()
     return tmp_path
 
 
@@ -116,6 +118,7 @@ def test_batch_auto_starts_from_what_fits(app, here, capsys):
         (["train", "pics", "--recipe", "big"], "there is no recipe 'big'"),
         (["eval", "pics"], "pics is not a run"),
         (["predict", "pics", "x.png", "--top", "0"], "--top must be at least 1"),
+        (["predict", "pics", "empty"], "there is no picture in empty: no file ends in .bmp, "),
         (["resume", "runs/none"], "is not a run"),
         (["compare", "pics", "pics", "--out", "plot.pdf"], "--out writes a .png file, not 'plot.pdf'"),
     ],

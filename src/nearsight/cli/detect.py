@@ -206,13 +206,14 @@ def predict(
         cpu, cuda or mps.
     """
     from nearsight.train.detection_report import draw_boxes
-    from nearsight.train.detection_use import image_files, load_detector, read_images, write_results
+    from nearsight.train.detection_use import load_detector, read_images, write_results
+    from nearsight.train.reading import picture_files
 
     if not images:
         raise ValueError("name images or folders to look at")
     if not 0 <= min_score <= 1:
         raise ValueError(f"--min-score is between 0 and 1, not {min_score:g}")
-    files = image_files(images)
+    files = list(picture_files(images))
     detector = load_detector(run, device)
     out.mkdir(parents=True, exist_ok=True)
     bad: dict[str, str] = {}

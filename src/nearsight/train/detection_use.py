@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nearsight.data.decode import IMAGE_SUFFIXES, read_image_file
+from nearsight.data.decode import read_image_file
 from nearsight.data.detection_batches import FILL, normalise, pad_images
 from nearsight.data.detection_views import boxes_in_image, plain_view, render
 from nearsight.data.imageset import BadImage
@@ -81,21 +81,6 @@ def detection_recipe(folder: RunFolder) -> Recipe:
     if recipe.task != "detection":
         raise ValueError(f"{folder.path} is a run of {recipe.task}, not of detection")
     return recipe
-
-
-def image_files(sources: Sequence[str | Path]) -> list[Path]:
-    """Image files, and those of folders, in order."""
-    files: list[Path] = []
-    for source in map(Path, sources):
-        if source.is_dir():
-            files += sorted(file for file in source.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
-        elif source.is_file():
-            files.append(source)
-        else:
-            raise ValueError(f"{source}: no such file or folder")
-    if not files:
-        raise ValueError(f"no images in {', '.join(map(str, sources))}")
-    return files
 
 
 def read_images(files: Sequence[Path], bad: dict[str, str]) -> Iterator[tuple[Path, np.ndarray]]:

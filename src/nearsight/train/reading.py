@@ -86,12 +86,12 @@ def predict_images(
     run: str | Path, images: Sequence[str | Path], *, top: int = 5, device: str = "auto"
 ) -> list[Prediction]:
     """What a run says of picture files and folders of them, in the order given. An unreadable one is reported."""
+    paths = list(picture_files(images))
     model, recipe, classes = load_classifier(run)
     place = _place(recipe.with_changes(device=device))
     model.to(place.device)
     fit = EvalTransform(recipe.image_size, crop_ratio=recipe.eval_crop)
     normalise = BatchEval(recipe.image_size).to(place.device)
-    paths = list(picture_files(images))
     predictions: list[Prediction] = []
     for start in range(0, len(paths), _BATCH):
         readable, problems = [], {}
@@ -117,11 +117,14 @@ def picture_files(sources: Iterable[str | Path]) -> Iterable[Path]:
     for source in sources:
         path = Path(source)
         if path.is_dir():
-            yield from sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+            found = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+            if not found:
+                raise ValueError(f"there is no picture in {path}: no file ends in {', '.join(sorted(IMAGE_SUFFIXES))}")
+            yield from found
         elif path.exists():
             yield path
         else:
-            raise ValueError(f"there is no picture {path}")
+            raise ValueError(f"{path}: no such file or folder")
 
 
 def _place(recipe: Recipe) -> Place:
