@@ -13,9 +13,12 @@ from pictures import image_recipe, make_folder
 from PIL import Image
 from toy import toy_recipe
 
+from nearsight.data import open_data
+from nearsight.data.imageset import subset
 from nearsight.train import image_report
 from nearsight.train.classification import ClassificationTask
 from nearsight.train.compare import Setting, compare_runs, comparison_plot, describe_setting, welch_p
+from nearsight.train.fitting import validation_warning
 from nearsight.train.reading import evaluate_run, predict_images
 from nearsight.train.recipe_file import apply_changes
 from nearsight.train.runfolder import RunFolder
@@ -105,6 +108,19 @@ def test_mistakes_are_found_before_any_work(folder, tmp_path, changes, words):
     with pytest.raises(ValueError, match=words):
         train(_recipe(folder, **changes), RunFolder(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+def test_a_small_validation_set_is_warned_of(folder):
+    said = ClassificationTask(_recipe(folder)).describe()
+    assert said[1].startswith(
+        "warning: 12 validation images: accuracy on them has a standard error of up to 14.4 points"
+    )
+    images = open_data("clothing").val
+    assert validation_warning(images) is None
+    lacking = subset(images, np.flatnonzero((images.labels != 0) & (images.labels != 2)))
+    assert f" validation images, none of {images.classes[0]}, {images.classes[2]}: " in validation_warning(lacking)
+    one = subset(images, np.flatnonzero(images.labels == 3))
+    assert f", {images.classes[5]} and 4 more classes: " in validation_warning(one)
 
 
 def test_fraction_keeps_the_same_images_and_lists_them(folder):

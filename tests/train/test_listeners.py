@@ -13,7 +13,7 @@ import pytest
 from nearsight.train import trackers
 from nearsight.train.listeners import Listeners
 from nearsight.train.metrics import MetricsLog, read_metrics
-from nearsight.train.progress import JsonProgress, PlainProgress, QuietProgress, describe_training
+from nearsight.train.progress import JsonProgress, PlainProgress, QuietProgress, describe_evaluation, describe_training
 from nearsight.train.recipe import Recipe
 
 TRAINING = {
@@ -61,9 +61,11 @@ def test_plain_lines():
     progress.note("a file\nname\x1b[31m")
     lines = stream.getvalue().splitlines()
     assert lines[0] == "epoch 1.5  step 30/100  loss 2.2500  lr 5.00e-04  812 images/s  data wait 3 %"
-    assert lines[1] == "epoch 1.5  val_top1 43.210"
+    assert lines[1] == "epoch 1.5  val top-1 43.2 %"
     assert lines[2] == r"a file\nname\x1b[31m"
     assert len(lines) == 3
+    both = {**EVALUATION, "ema_val_top1": 44.0, "val_loss": 1.5}
+    assert describe_evaluation(both).endswith("val top-1 43.2 %  averaged val top-1 44.0 %  val loss 1.500")
     assert "2 skipped" in describe_training({**TRAINING, "skipped": 2}, 100, 3725)
     assert describe_training(TRAINING, 100, 3725).endswith("ETA 1:02:05")
     assert "loss nan" in describe_training({**TRAINING, "loss": "nan"}, 100, None)

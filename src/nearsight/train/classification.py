@@ -14,6 +14,7 @@ from nearsight.data import BatchAugment, BatchMix, Mixing
 from nearsight.train.classifier import build_classifier
 from nearsight.train.distill import BothHeads, ask_teacher, distillation_term, load_teacher
 from nearsight.train.distributed import World
+from nearsight.train.fitting import validation_warning
 from nearsight.train.image_data import ImageData
 from nearsight.train.machine import compiles, pick_precision
 from nearsight.train.recipe import Recipe
@@ -60,7 +61,8 @@ class ClassificationTask:
     def describe(self) -> list[str]:
         kept = "" if self.recipe.fraction == 1 else f"; {len(self.data.splits.train)} training images kept"
         where = "resident on the device" if self.data.resident else f"streamed by {self.recipe.workers} workers"
-        return [f"data: {self.data.splits.origin}{kept}; {where}"]
+        warning = validation_warning(self.data.splits.val)
+        return [f"data: {self.data.splits.origin}{kept}; {where}", *([warning] if warning else [])]
 
     def fingerprint(self) -> dict[str, Any]:
         names = ("train", "val", "test")

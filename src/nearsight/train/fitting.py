@@ -1,8 +1,16 @@
-"""Sets that are smaller than a batch."""
+"""Sets that are small: training sets that cannot fill a batch, validation sets that cannot tell models apart."""
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
+from nearsight.data import ImageSet
 from nearsight.train.recipe import Recipe
+
+_FEW = 100
+_NAMED = 5
 
 
 class BatchTooLargeError(ValueError):
@@ -27,3 +35,19 @@ def check_batch(recipe: Recipe, count: int) -> None:
         raise ValueError(f"there {'is one training image' if count else 'are no training images'}; two are the least")
     if count < recipe.batch:
         raise BatchTooLargeError(recipe, count)
+
+
+def validation_warning(images: ImageSet) -> str | None:
+    """A sentence where a validation set is small, or lacks a class: how far its accuracy can be trusted."""
+    counts = np.bincount(images.labels, minlength=len(images.classes))
+    lacking = [name for name, count in zip(images.classes, counts, strict=True) if not count]
+    if len(images) >= _FEW and not lacking:
+        return None
+    shown = ", ".join(lacking[:_NAMED]) + (f" and {len(lacking) - _NAMED} more classes" if lacking[_NAMED:] else "")
+    # The error of a share p of n images is √(p(1 − p)/n), largest at one half.
+    error = 100 * math.sqrt(0.25 / len(images))
+    return (
+        f"warning: {len(images)} validation images{f', none of {shown}' if lacking else ''}: accuracy on them has a "
+        f"standard error of up to {error:.1f} points, and smaller differences are chance; add images, or raise "
+        "--val-fraction where they are taken from the training set"
+    )

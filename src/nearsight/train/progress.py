@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from nearsight.train.listeners import Listener
+from nearsight.train.wording import measured
 
 _PLAIN_SECONDS = 10.0
 
@@ -62,8 +63,12 @@ def describe_training(record: dict[str, Any], total_steps: int, eta: float | Non
 
 def describe_evaluation(record: dict[str, Any]) -> str:
     """One evaluation as one line: every number but the lists."""
-    shown = (f"{name} {value:.3f}" for name, value in record.items() if isinstance(value, float) and name != "epoch")
-    return f"epoch {record['epoch']:.1f}  " + "  ".join(shown)
+    parts = [f"epoch {record['epoch']:.1f}"]
+    for name, value in record.items():
+        if isinstance(value, float) and name != "epoch":
+            average, _, measure = name.rpartition("val_")  # ema_val_top1, val_top1
+            parts.append(f"{'averaged ' if average else ''}val {measured(measure, value)}")
+    return "  ".join(parts)
 
 
 class PlainProgress:
