@@ -7,6 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from nearsight.cli.models import CHOICES, models
+from nearsight.models import count_cost, create_model, list_models
+from nearsight.models.flops import module_multiply_adds
+from nearsight.train.recipe_file import resolve_recipe
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -23,6 +29,33 @@ def test_lists_models_beside_their_papers(tmp_path):
     rows = json.loads((tmp_path / "models.json").read_text())
     assert [row["name"] for row in rows] == ["sasa_resnet26", "sasa_resnet26_convstem"]
     assert rows[1]["reported"]["source"] == "SASA, Table 1"
+
+
+def test_a_choice_is_guided_by_models_that_exist(monkeypatch, capsys):
+    assert {name for _, name, _ in CHOICES} <= set(list_models())
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("nearsight.models.list_models", lambda pattern: ["convit_nano_32"])
+    assert models() == 0
+    printed = capsys.readouterr().out
+    assert all(name in printed for _, name, _ in CHOICES)
+    assert models("convit_nano_*") == 0
+    assert "Which to take" not in capsys.readouterr().out  # who asks for names has chosen
+
+
+def test_what_is_said_of_the_choices_is_so():
+    def operations(name, side):
+        with torch.device("meta"):
+            return module_multiply_adds(create_model(name), (side, side))
+
+    assert resolve_recipe().model == "convit_micro_64"
+    assert 0.3 < operations("convit_nano_64", 64) / operations("convit_micro_64", 64) < 0.4
+    assert round(operations("convit_small", 224) / operations("convit_tiny", 224)) == 5
+    assert round(operations("convit_base", 224) / operations("convit_tiny", 224)) == 16
+    costs = {}
+    for name in list_models("sasa_resnet*"):
+        with torch.device("meta"):
+            costs[name] = count_cost(create_model(name), (224, 224)).flops
+    assert min(costs, key=costs.get) == "sasa_resnet26_convstem"
 
 
 @pytest.mark.parametrize(

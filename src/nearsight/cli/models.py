@@ -1,7 +1,39 @@
 """`nearsight models`: every model with its cost, beside what its paper reports."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+# What you have, what to take, and what else to know.
+CHOICES = (
+    (
+        "1 000 to 50 000 pictures of 32 to 128 px",
+        "convit_micro_64",
+        "what `nearsight train` takes unless told; _32 and _96 are the same for other image sizes",
+    ),
+    (
+        "the same, on a CPU or to try things out",
+        "convit_nano_64",
+        "about a third of the parameters and operations",
+    ),
+    (
+        "pictures of 224 px, as many as ImageNet's",
+        "convit_tiny",
+        "then convit_small and convit_base: more accurate in the paper, about 5 and 16 times the operations",
+    ),
+    (
+        "a ResNet whose convolutions shall be attention",
+        "sasa_resnet26_convstem",
+        "its stem stays convolutional, and it has the fewest operations of its family",
+    ),
+    (
+        "something to compare with",
+        "deit_micro_64",
+        "deit_* is the plain twin of convit_*, resnet* of sasa_resnet*",
+    ),
+)
 
 
 def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | None = None) -> int:
@@ -61,7 +93,20 @@ def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | N
         "Counted for one image. B: multiplications and additions of the equations as written, as SASA counts. G: "
         "multiply-adds of modules without QKᵀ and AV, as ConViT counts. --json has both. Reported: the papers."
     )
+    if pattern == "*":
+        console.print(_which_to_take())
+        console.print("*_distilled is for --teacher; *_plus is wider. `nearsight bench models` measures speed.")
     if json is not None:
         json.write_text(json_format.dumps(rows, indent=2) + "\n")
         console.print(f"written to {json}")
     return 0
+
+
+def _which_to_take() -> "Table":
+    from rich.box import SIMPLE
+    from rich.table import Table
+
+    table = Table("you have or want", "take", "", box=SIMPLE, padding=(0, 1, 0, 0), title="Which to take")
+    for what, name, note in CHOICES:
+        table.add_row(what, name, note)
+    return table
