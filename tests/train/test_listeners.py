@@ -99,6 +99,32 @@ def test_tensorboard_files_are_written(tmp_path):
     assert b"train/images_per_second" in file.read_bytes()
 
 
+def test_wandb_files_are_written_offline_and_resumed_under_one_id(tmp_path, monkeypatch, recwarn):
+    pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    for variable in ("HOME", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR"):
+        monkeypatch.setenv(variable, str(tmp_path / "home"))
+    runs = [tmp_path / "a" / "run", tmp_path / "a" / "run", tmp_path / "b" / "run"]
+    for number, folder in enumerate(runs):
+        folder.mkdir(parents=True, exist_ok=True)
+        (tracker,) = trackers.make_trackers(Recipe(wandb=True, seed=17), folder)
+        tracker.record({**EVALUATION, "step": 30 + number})
+        tracker.close()
+    assert not [warning for warning in recwarn if "tracker failed" in str(warning.message)]
+    twice, once = (list(folder.glob("wandb/offline-run-*/run-*.wandb")) for folder in (runs[0], runs[2]))
+    assert b"eval/val_top1" in twice[0].read_bytes()
+    assert len({file.name for file in twice}) == 1
+    assert twice[0].name != once[0].name
+
+
+@pytest.mark.parametrize("package", ["wandb", "tensorboard"])
+def test_a_missing_package_is_named_before_any_work(package, monkeypatch):
+    trackers.check_trackers(Recipe())
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=f"--{package} needs a package: pip install {package}"):
+        trackers.check_trackers(Recipe(**{package: True}))
+
+
 def test_a_hanging_tracker_does_not_hold_the_run(monkeypatch):
     release = threading.Event()
 

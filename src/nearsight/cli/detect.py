@@ -82,6 +82,7 @@ def train(
     from nearsight.train.recipe_file import resolve_recipe
     from nearsight.train.runfolder import RunFolder, free_run_path
     from nearsight.train.runner import train as train_run
+    from nearsight.train.trackers import check_trackers
 
     named = {
         "model": model, "image_size": image_size, "epochs": epochs, "batch": batch, "lr": lr, "seed": seed,
@@ -92,6 +93,7 @@ def train(
         resolved = resolve_recipe(recipe, config, {"data": data, **flags})
         if resolved.task != "detection":
             raise ValueError(f"recipe {recipe!r} is for {resolved.task}; use retinanet or retinanet_small")
+        check_trackers(resolved)
         folder = RunFolder(run if run is not None else free_run_path(Path("runs"), resolved.model))
         summary = train_run(resolved, folder, audience=_audience, override=override)
     if "test" in summary:

@@ -177,8 +177,9 @@ def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str 
     from nearsight.train.recipes import named_recipe
     from nearsight.train.runfolder import RunFolder
     from nearsight.train.runner import train as train_run
-    from nearsight.train.trackers import make_trackers
+    from nearsight.train.trackers import check_trackers, make_trackers
 
+    check_trackers(recipe)
     selections: list[str] = []  # only the process that leads has an audience
 
     def audience(trainer: Trainer) -> list[Listener]:

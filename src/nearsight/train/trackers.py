@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import queue
+import secrets
 import threading
 import warnings
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from typing import Any, Protocol
 from nearsight.train.recipe import Recipe
 
 _SECONDS_AT_CLOSE = 10.0
+_SECONDS_TO_LOG_IN = 60.0
 
 
 class Tracker(Protocol):
@@ -37,17 +40,35 @@ class TensorBoardTracker:
 
 
 class WandbTracker:
+    """One W&B run for a run folder, however often it is resumed."""
+
     def __init__(self, folder: Path, recipe: Recipe) -> None:
         import wandb
 
-        settings = {"dir": str(folder), "name": folder.name, "id": folder.name, "resume": "allow"}
-        self._run = wandb.init(project="nearsight", config=recipe.as_dict(), **settings)
+        # Ours is the screen: it copies no output and draws no summary. It asks for a login at most for so long.
+        settings = wandb.Settings(console="off", quiet=True, login_timeout=_SECONDS_TO_LOG_IN)
+        self._run = wandb.init(
+            project="nearsight",
+            config=recipe.as_dict(),
+            dir=str(folder),
+            name=folder.name,
+            id=_lasting_id(folder / "wandb-id.txt"),
+            resume="allow",
+            settings=settings,
+        )
 
     def log(self, values: dict[str, float], step: int) -> None:
         self._run.log(values, step=step)
 
     def close(self) -> None:
         self._run.finish()
+
+
+def _lasting_id(file: Path) -> str:
+    """Drawn once for a folder: its name may be another run's, too, and would mix the two."""
+    if not file.exists():
+        file.write_text(secrets.token_hex(4) + "\n")
+    return file.read_text().strip()
 
 
 class BackgroundTracker:
@@ -93,6 +114,13 @@ def flat_numbers(record: dict[str, Any]) -> dict[str, float]:
         if name not in ("kind", "step"):
             visit(f"{record['kind']}/{name}", value)
     return flat
+
+
+def check_trackers(recipe: Recipe) -> None:
+    """The packages of the trackers that a recipe asks for are there."""
+    for wanted, package in ((recipe.tensorboard, "tensorboard"), (recipe.wandb, "wandb")):
+        if wanted and importlib.util.find_spec(package) is None:
+            raise ValueError(f"--{package} needs a package: pip install {package}")
 
 
 def make_trackers(recipe: Recipe, folder: Path) -> list[BackgroundTracker]:
