@@ -1,0 +1,93 @@
+# mypy: ignore-errors
+"""Triton kernels that make GPSA's positional weights from v_pos and the gates, and lead gradients back to them.
+
+    weights[i, j] = g · P[i, j],   P[i, ·] = softmax_j(a‖δ‖² + b δ_row + c δ_col),   g = σ(λ),   share = 1 − g
+
+A program takes ROWS queries of one head and all keys. In PyTorch the same is twenty small operators forward and as many
+backward, longer than the attention itself when launched one by one.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def _offsets(row, col, width):
+    """δ_row and δ_col [R, C] of keys `col` from queries `row`, both row-major places on the grid."""
+    down = col[None, :] // width - row[:, None] // width
+    right = col[None, :] % width - row[:, None] % width
+    return down.to(tl.float32), right.to(tl.float32)
+
+
+@triton.jit
+def _softmax(square, linear_row, linear_col, down, right, known):
+    logits = square * (down * down + right * right) + linear_row * down + linear_col * right
+    logits = tl.where(known, logits, float("-inf"))
+    powers = tl.exp(logits - tl.max(logits, axis=1)[:, None])
+    return powers / tl.sum(powers, axis=1)[:, None]
+
+
+@triton.jit
+def make_weights(
+    v_pos, gate, weights, share, tokens, cols, width,
+    ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    head = tl.program_id(1)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    col = tl.arange(0, COLS)
+    square, linear_row, linear_col = (
+        tl.load(v_pos + head * 3).to(tl.float32),
+        tl.load(v_pos + head * 3 + 1).to(tl.float32),
+        tl.load(v_pos + head * 3 + 2).to(tl.float32),
+    )
+    down, right = _offsets(row, col, width)
+    position = _softmax(square, linear_row, linear_col, down, right, (col < tokens)[None, :])
+    strength = tl.sigmoid(tl.load(gate + head).to(tl.float32))
+    at = weights + (head * tokens + row[:, None]) * cols + col[None, :]
+    known = (row < tokens)[:, None] & (col < cols)[None, :]
+    tl.store(at, (strength * position).to(weights.dtype.element_ty), mask=known)
+    if tl.program_id(0) == 0:
+        tl.store(share + head, tl.sigmoid(-tl.load(gate + head).to(tl.float32)))
+
+
+@triton.jit
+def weights_backward(
+    grad_weights, v_pos, gate, partial, tokens, cols, width,
+    ROWS: tl.constexpr, COLS: tl.constexpr,
+):  # fmt: skip
+    """partial[head, program] = (∂a, ∂b, ∂c, ∂g) of this program's queries."""
+    head = tl.program_id(1)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    col = tl.arange(0, COLS)
+    square, linear_row, linear_col = (
+        tl.load(v_pos + head * 3).to(tl.float32),
+        tl.load(v_pos + head * 3 + 1).to(tl.float32),
+        tl.load(v_pos + head * 3 + 2).to(tl.float32),
+    )
+    down, right = _offsets(row, col, width)
+    position = _softmax(square, linear_row, linear_col, down, right, (col < tokens)[None, :])
+    strength = tl.sigmoid(tl.load(gate + head).to(tl.float32))
+    known = (row < tokens)[:, None] & (col < tokens)[None, :]
+    at = grad_weights + (head * tokens + row[:, None]) * cols + col[None, :]
+    change = position * tl.load(at, mask=known, other=0.0)
+    by_row = tl.sum(change, axis=1)
+    logits = strength * (change - position * by_row[:, None])
+    at = partial + (head * tl.num_programs(0) + tl.program_id(0)) * 4
+    tl.store(at, tl.sum(logits * (down * down + right * right)))
+    tl.store(at + 1, tl.sum(logits * down))
+    tl.store(at + 2, tl.sum(logits * right))
+    tl.store(at + 3, tl.sum(by_row))
+
+
+@triton.jit
+def sum_partials(partial, gate, grad_share, grad_v_pos, grad_gate, programs, PROGRAMS: tl.constexpr):
+    """∂v_pos and ∂λ = (∂g − ∂share) · g (1 − g) of one head."""
+    head = tl.program_id(0)
+    program = tl.arange(0, PROGRAMS)
+    at = partial + (head * programs + program) * 4
+    known = program < programs
+    for axis in tl.static_range(3):
+        tl.store(grad_v_pos + head * 3 + axis, tl.sum(tl.load(at + axis, mask=known, other=0.0)))
+    to_gate = tl.sum(tl.load(at + 3, mask=known, other=0.0)) - tl.load(grad_share + head)
+    value = tl.load(gate + head).to(tl.float32)
+    tl.store(grad_gate + head, to_gate * tl.sigmoid(value) * tl.sigmoid(-value))

@@ -1,0 +1,86 @@
+"""GPSA's positional weights on the GPU, from v_pos and the gates in one launch, as a custom operator."""
+
+import torch
+import triton
+from torch import Tensor
+
+from . import _gated_triton_positions as kernels
+
+ALIGNMENT = 16
+ELEMENTS = 2048  # of a program's tile
+
+
+def _tiling(tokens: int, cols: int) -> tuple[int, int, int]:
+    """Rows and columns of a tile, and the number of tiles."""
+    width = triton.next_power_of_2(cols)
+    rows = max(1, ELEMENTS // width)
+    return rows, width, triton.cdiv(tokens, rows)
+
+
+@torch.library.custom_op("nearsight::gated_weights", mutates_args=())
+def gated_weights(
+    v_pos: Tensor, pos_bias: Tensor, gate: Tensor, height: int, width: int, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """σ(λ) · softmax(v_posᵀ r) [n, N, M] with columns of zeros up to M, a multiple of 16, and 1 − σ(λ) [n] in float32.
+
+    `pos_bias` is cancelled by the softmax; it is here so that it belongs to the graph, with a gradient of zeros.
+    """
+    weights, share = _outputs(v_pos, height, width, dtype)
+    tokens, cols = weights.shape[1:]
+    rows, padded, programs = _tiling(tokens, cols)
+    with torch.cuda.device_of(v_pos):
+        kernels.make_weights[(programs, len(v_pos))](
+            v_pos.contiguous(), gate.contiguous(), weights, share, tokens, cols, width, ROWS=rows, COLS=padded
+        )
+    return weights, share
+
+
+def _outputs(v_pos: Tensor, height: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    heads, tokens = v_pos.shape[0], height * width
+    cols = tokens + -tokens % ALIGNMENT
+    return v_pos.new_empty(heads, tokens, cols, dtype=dtype), v_pos.new_empty(heads, dtype=torch.float32)
+
+
+@gated_weights.register_fake
+def _(v_pos, pos_bias, gate, height, width, dtype):
+    return _outputs(v_pos, height, width, dtype)
+
+
+@torch.library.custom_op("nearsight::gated_weights_backward", mutates_args=())
+def gated_weights_backward(
+    grad_weights: Tensor, grad_share: Tensor, v_pos: Tensor, gate: Tensor, width: int
+) -> tuple[Tensor, Tensor]:
+    """Gradients of v_pos and the gate λ, in float32."""
+    heads, tokens, cols = grad_weights.shape
+    rows, padded, programs = _tiling(tokens, cols)
+    partial = v_pos.new_empty(heads, programs, 4, dtype=torch.float32)
+    grad_v_pos, grad_gate = v_pos.new_empty(heads, 3, dtype=torch.float32), gate.new_empty(heads, dtype=torch.float32)
+    gate = gate.contiguous()
+    with torch.cuda.device_of(v_pos):
+        kernels.weights_backward[(programs, heads)](
+            grad_weights.contiguous(), v_pos.contiguous(), gate, partial, tokens, cols, width, ROWS=rows, COLS=padded
+        )
+        kernels.sum_partials[(heads,)](
+            partial, gate, grad_share.contiguous(), grad_v_pos, grad_gate, programs,
+            PROGRAMS=triton.next_power_of_2(programs),
+        )  # fmt: skip
+    return grad_v_pos, grad_gate
+
+
+@gated_weights_backward.register_fake
+def _(grad_weights, grad_share, v_pos, gate, width):
+    return v_pos.new_empty(v_pos.shape, dtype=torch.float32), gate.new_empty(gate.shape, dtype=torch.float32)
+
+
+def _setup_context(ctx, inputs, output):
+    v_pos, pos_bias, gate, _, ctx.width, _ = inputs
+    ctx.save_for_backward(v_pos, pos_bias, gate)
+
+
+def _backward(ctx, grad_weights, grad_share):
+    v_pos, pos_bias, gate = ctx.saved_tensors
+    grads = torch.ops.nearsight.gated_weights_backward(grad_weights, grad_share, v_pos, gate, ctx.width)
+    return grads[0].to(v_pos.dtype), torch.zeros_like(pos_bias), grads[1].to(gate.dtype), None, None, None
+
+
+gated_weights.register_autograd(_backward, setup_context=_setup_context)

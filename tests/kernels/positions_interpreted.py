@@ -1,0 +1,55 @@
+"""GPSA's positional weights by Triton's interpreter against the equation in float64; prints JSON.
+
+Started by test_gated_positions.py in a process of its own: the interpreter must be asked for before Triton is imported.
+Memory that torch hands out uninitialised is filled with NaN, so that an element no kernel wrote shows.
+"""
+
+import json
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+
+from nearsight.functional.attention import positional_weights
+from nearsight.kernels import gated_positions
+
+torch.use_deterministic_algorithms(True)
+GRIDS = {"odd": (3, 7), "prime": (5, 13), "flat": (1, 19), "one": (1, 1)}
+
+
+def error(ours: torch.Tensor, exact: torch.Tensor) -> float:
+    return ((ours.double() - exact).norm() / exact.norm().clamp(min=1e-12)).item()
+
+
+def case(height: int, width: int, heads: int = 3) -> dict[str, float]:
+    tokens = height * width
+    parameters = torch.randn(heads, 3), torch.randn(heads), torch.randn(heads)
+    weights_gradient, share_gradient = torch.randn(heads, tokens, tokens), torch.randn(heads)
+
+    leaves = [x.clone().requires_grad_() for x in parameters]
+    weights, share = gated_positions.gated_weights(*leaves, height, width, torch.float32)
+    assert not weights[:, :, tokens:].any(), "the columns beyond the keys must be zeros"
+    padded = torch.nn.functional.pad(weights_gradient, (0, weights.shape[-1] - tokens), value=3.0)
+    v_pos, bias, gate = torch.autograd.grad((weights, share), leaves, (padded, share_gradient))
+    assert not bias.any(), "the softmax cancels the bias"
+    ours = [weights[:, :, :tokens], share, v_pos, gate]
+
+    leaves = [x.double().requires_grad_() for x in (parameters[0], parameters[2])]
+    strength = leaves[1].sigmoid()
+    exact = [strength[:, None, None] * positional_weights(leaves[0], (height, width)), 1 - strength]
+    gradients = (weights_gradient.double(), share_gradient.double())
+    exact += torch.autograd.grad(exact, leaves, gradients)
+    return {n: error(a, b) for n, a, b in zip(("weights", "share", "v_pos", "gate"), ours, exact, strict=True)}
+
+
+if __name__ == "__main__":
+    torch.manual_seed(int.from_bytes(os.urandom(4), "little"))
+    gated_positions.ELEMENTS = 64  # several tiles even at these sizes
+    results = {name: case(*grid) for name, grid in GRIDS.items()}
+    arguments = (torch.randn(2, 3), torch.randn(2), torch.randn(2))
+    torch.library.opcheck(
+        gated_positions.gated_weights, (*(x.requires_grad_() for x in arguments), 3, 5, torch.float16),
+        test_utils=("test_schema", "test_faketensor"),
+    )  # fmt: skip
+    print(json.dumps(results))
