@@ -15,28 +15,26 @@ import torch
 from nearsight.functional.attention import gated_positional_attention
 from nearsight.kernels import _gated_triton_plans as plans
 from nearsight.kernels import gated, gated_joint, gated_triton
-from nearsight.kernels._gated_triton_plans import AtOncePlan, ColumnsPlan, ForwardPlan, RowsPlan
+from nearsight.kernels._gated_triton_plans import ColumnsPlan, ForwardPlan, RowsPlan
 
 # Padded keys and queries go through -inf and inf before they are dropped.
 warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
 torch.use_deterministic_algorithms(True)
 
-TWO = (RowsPlan(16, 1), ColumnsPlan(16, 16, 1), None)
+TWO = (RowsPlan(16, 1), ColumnsPlan(16, 16, 1))
 PADDED = {"spare_channels": False, "spare_keys": False}
 # name: (batch, heads, grid, head_dim, scale, forward plan, backward plans)
 CASES = {
     "odd_rectangle": (2, 3, (3, 7), 48, None, ForwardPlan(16, 1), TWO),
     "prime_row": (2, 2, (1, 37), 24, 0.3, ForwardPlan(16, 1, add=True), TWO),
-    "one_tile": (1, 2, (3, 5), 8, None, ForwardPlan(64, 4), (RowsPlan(64, 4), ColumnsPlan(64, 64, 4), None)),
+    "one_tile": (1, 2, (3, 5), 8, None, ForwardPlan(64, 4), (RowsPlan(64, 4), ColumnsPlan(64, 64, 4))),
     "padded": (
         2, 2, (5, 7), 48, None, ForwardPlan(32, 1, **PADDED),
-        (RowsPlan(32, 1, **PADDED), ColumnsPlan(32, 16, 1, add=True, spare_channels=False), None),
+        (RowsPlan(32, 1, **PADDED), ColumnsPlan(32, 16, 1, add=True, spare_channels=False)),
     ),
     "all_tiles_of_an_image": (2, 2, (5, 10), 16, None, ForwardPlan(16, 1, all_tiles=True), TWO),
     "all_tiles_and_a_tail": (1, 2, (5, 7), 64, None, ForwardPlan(32, 1, all_tiles=True, add=True), TWO),
-    "tails": (1, 2, (5, 7), 48, None, ForwardPlan(32, 2), (RowsPlan(32, 2), ColumnsPlan(32, 32, 2), None)),
-    "at_once": (2, 2, (5, 10), 48, 0.2, ForwardPlan(16, 1), (None, None, AtOncePlan(16, 1))),
-    "at_once_added": (1, 3, (3, 7), 24, None, ForwardPlan(16, 1), (None, None, AtOncePlan(16, 1, add=True, **PADDED))),
+    "tails": (1, 2, (5, 7), 48, None, ForwardPlan(32, 2), (RowsPlan(32, 2), ColumnsPlan(32, 32, 2))),
 }  # fmt: skip
 
 
@@ -46,8 +44,8 @@ def error(ours: torch.Tensor, exact: torch.Tensor) -> float:
 
 def case(name: str) -> dict[str, tuple[float, float]]:
     """Relative errors of the output and of every gradient: the kernels', and the equation's in the same type."""
-    batch, heads, grid, dim, scale, forward, (rows, columns, at_once) = CASES[name]
-    plans.FORWARD, plans.ROWS, plans.COLUMNS, plans.AT_ONCE = forward, rows, columns, at_once
+    batch, heads, grid, dim, scale, forward, (rows, columns) = CASES[name]
+    plans.FORWARD, plans.ROWS, plans.COLUMNS = forward, rows, columns
     tokens = grid[0] * grid[1]
     qk = torch.randn(batch, tokens, 2, heads, dim, dtype=torch.float16).permute(2, 0, 3, 1, 4)
     value, gradient = (torch.randn(batch, tokens, heads, dim, dtype=torch.float16).transpose(1, 2) for _ in range(2))
@@ -81,7 +79,7 @@ def case(name: str) -> dict[str, tuple[float, float]]:
 def operators() -> dict[str, dict[str, str]]:
     """torch.library.opcheck of both operators, on strided inputs."""
     plans.FORWARD = ForwardPlan(16, 1)
-    plans.ROWS, plans.COLUMNS, plans.AT_ONCE = TWO
+    plans.ROWS, plans.COLUMNS = TWO
     query, key, value = torch.randn(1, 15, 3, 2, 16, dtype=torch.float16).permute(2, 0, 3, 1, 4)
     weights, share = torch.rand(2, 15, 16, dtype=torch.float16), torch.rand(2)
     inputs = [x.detach().requires_grad_() for x in (query, key, value, weights, share)]

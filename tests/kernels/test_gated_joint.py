@@ -14,7 +14,7 @@ from nearsight.kernels._gated_triton_plans import spans
 SCRIPT = Path(__file__).with_name("gated_interpreted.py")
 CASES = (
     "odd_rectangle", "prime_row", "one_tile", "padded", "all_tiles_of_an_image", "all_tiles_and_a_tail",
-    "tails", "at_once", "at_once_added",
+    "tails",
 )  # fmt: skip
 
 

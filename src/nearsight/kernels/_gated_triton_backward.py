@@ -5,15 +5,15 @@
     D  = G vᵀ                    ∂v = Mᵀ G                    ∂share = Σ Δ
     Δ  = Σ_j A ∘ D  (each row)   ∂q = share · scale · S k,  ∂k = share · scale · Sᵀ q  where S = A ∘ (D − Δ)
 
-Rows are whole, so Δ is a sum inside the program and the content's own output is never needed. Either two kernels, by
-rows (∂q) and by columns (∂k, ∂v), which recompute A and D once more, or one program for an image and head that walks
-the queries and keeps ∂k and ∂v in registers. No atomics: the same bits on every run.
+Rows are whole, so Δ is a sum inside the program and the content's own output is never needed. Two kernels, by rows
+(∂q) and by columns (∂k, ∂v), each recompute A and D; one program for an image and head that made them once took 0.51 ms
+where these take 0.47. No atomics: the same bits on every run.
 """
 
 import triton
 import triton.language as tl
 
-from ._gated_triton_shared import add_product, dot_rows, load_keys, load_rows, load_weights, scaled, store_rows, zeros
+from ._gated_triton_shared import add_product, dot_rows, load_keys, load_rows, scaled, store_rows, zeros
 
 
 @triton.jit(do_not_specialize=["num_heads"])
@@ -109,78 +109,3 @@ def by_columns(
     grad_value += image * grad_value_image + head * grad_value_head
     store_rows(grad_key, row, grad_place, scaled(key_sums, own_share * grad_scale), TOKENS, HEAD_DIM, CHANNELS)
     store_rows(grad_value, row, grad_value_place, value_sums, TOKENS, HEAD_DIM, CHANNELS)
-
-
-@triton.jit(do_not_specialize=["num_heads"])
-def at_once(
-    query, key, value, gradient, weights, share, log_sum, grad_query, grad_key, grad_value, share_part,
-    query_image, query_head, query_place, key_image, key_head, key_place, value_image, value_head, value_place,
-    gradient_image, gradient_head, gradient_place, grad_image, grad_head, grad_place,
-    grad_value_image, grad_value_head, grad_value_place, num_heads, weight_cols, logit_scale, grad_scale,
-    TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, KEYS: tl.constexpr, STEP: tl.constexpr,
-    ADD: tl.constexpr,
-):  # fmt: skip
-    """One program for an image and head: all keys stay, queries pass STEP at a time. Everything is [keys, queries]."""
-    pair = tl.program_id(0)
-    head = pair % num_heads
-    image = (pair // num_heads).to(tl.int64)
-    query += image * query_image + head * query_head
-    gradient += image * gradient_image + head * gradient_head
-    grad_query += image * grad_image + head * grad_head
-    grad_key += image * grad_image + head * grad_head
-    grad_value += image * grad_value_image + head * grad_value_head
-    weights += head * TOKENS * weight_cols
-    log_sum += pair.to(tl.int64) * TOKENS
-    keys = load_keys(key + image * key_image + head * key_head, key_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
-    values = load_keys(value + image * value_image + head * value_head, value_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
-    own_share = tl.load(share + head)
-    half = keys[0][0].dtype
-    key_sums = ()
-    value_sums = ()
-    for index in tl.static_range(len(KEYS)):
-        key_sums = key_sums + (zeros(KEYS[index][1], CHANNELS),)
-        value_sums = value_sums + (zeros(KEYS[index][1], CHANNELS),)
-    shares = tl.zeros([STEP], tl.float32)
-    for start in range(0, TOKENS, STEP):
-        at = start + tl.arange(0, STEP)
-        q = load_rows(query, at, query_place, TOKENS, HEAD_DIM, CHANNELS)
-        g = load_rows(gradient, at, gradient_place, TOKENS, HEAD_DIM, CHANNELS)
-        p = load_weights(weights, at, weight_cols, TOKENS, KEYS)
-        log_total = tl.load(log_sum + at, mask=at < TOKENS, other=float("inf"))
-        contents = ()
-        changes = ()
-        new_sums = ()
-        row_delta = tl.zeros([STEP], tl.float32)
-        for index in tl.static_range(len(KEYS)):
-            content = tl.exp2(dot_rows(keys[index], q) * logit_scale - log_total[None, :])
-            if KEYS[index][0] + KEYS[index][1] > TOKENS:
-                known = KEYS[index][0] + tl.arange(0, KEYS[index][1]) < TOKENS
-                content = tl.where(known[:, None], content, 0.0)
-            if ADD:
-                mixed = content * own_share + tl.trans(p[index]).to(tl.float32)
-                sums = add_product(value_sums[index], mixed.to(half), g)
-            else:
-                sums = add_product(value_sums[index], (content * own_share).to(half), g)
-                sums = add_product(sums, tl.trans(p[index]), g)
-            change = dot_rows(values[index], g)
-            row_delta += tl.sum(content * change, axis=0)
-            contents = contents + (content,)
-            changes = changes + (change,)
-            new_sums = new_sums + (sums,)
-        value_sums = new_sums
-        new_sums = ()
-        query_sums = zeros(STEP, CHANNELS)
-        for index in tl.static_range(len(KEYS)):
-            score = (contents[index] * (changes[index] - row_delta[None, :])).to(half)
-            new_sums = new_sums + (add_product(key_sums[index], score, q),)
-            query_sums = add_product(query_sums, tl.trans(score), keys[index])
-        key_sums = new_sums
-        shares += row_delta
-        query_sums = scaled(query_sums, own_share * grad_scale)
-        store_rows(grad_query, at, grad_place, query_sums, TOKENS, HEAD_DIM, CHANNELS)
-    for index in tl.static_range(len(KEYS)):
-        row = KEYS[index][0] + tl.arange(0, KEYS[index][1])
-        sums = scaled(key_sums[index], own_share * grad_scale)
-        store_rows(grad_key, row, grad_place, sums, TOKENS, HEAD_DIM, CHANNELS)
-        store_rows(grad_value, row, grad_value_place, value_sums[index], TOKENS, HEAD_DIM, CHANNELS)
-    tl.store(share_part + pair, tl.sum(shares))

@@ -46,21 +46,10 @@ class ColumnsPlan(NamedTuple):
     spare_channels: bool = True
 
 
-class AtOncePlan(NamedTuple):
-    """Backward in one kernel, a program for each image and head, queries `step` at a time."""
-
-    step: int
-    warps: int
-    stages: int = 1
-    add: bool = False
-    spare_channels: bool = True
-    spare_keys: bool = True
-
-
-FORWARD = ForwardPlan(rows=64, warps=4)
-ROWS = RowsPlan(rows=64, warps=4)
-COLUMNS = ColumnsPlan(rows=64, step=64, warps=4)
-AT_ONCE: AtOncePlan | None = None  # in place of the two kernels
+# The fastest on an H200 at 14×14 tokens of 48 channels with 9 heads, and within a percent of it with 4 and 16.
+FORWARD = ForwardPlan(rows=64, warps=4, stages=2, all_tiles=True, add=True, spare_channels=False)
+ROWS = RowsPlan(rows=64, warps=4, stages=1, spare_channels=False)
+COLUMNS = ColumnsPlan(rows=64, step=32, warps=4, stages=2, add=True)
 
 
 def power(length: int) -> int:

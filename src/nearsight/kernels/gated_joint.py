@@ -56,18 +56,9 @@ def attend_gated_backward(
     gradient, query, key, value = (_dense_channels(x) for x in (gradient, query, key, value))
     weights = weights.contiguous()
     with torch.cuda.device_of(value):
-        launch = _two_kernels if plans.AT_ONCE is None else _one_kernel
-        by_content = launch(gradient, query, key, value, weights, share, log_sum, scale)
-        return *by_content[:3], weight_gradient(gradient, value, weights), by_content[3]
-
-
-def _two_kernels(
-    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, weights: Tensor, share: Tensor, log_sum: Tensor,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    grad_query, delta, grad_share = _by_rows(gradient, query, key, value, share, log_sum, scale)
-    grad_key, grad_value = _by_columns(gradient, query, key, value, weights, share, log_sum, delta, scale)
-    return grad_query, grad_key, grad_value, grad_share
+        grad_query, delta, grad_share = _by_rows(gradient, query, key, value, share, log_sum, scale)
+        grad_key, grad_value = _by_columns(gradient, query, key, value, weights, share, log_sum, delta, scale)
+        return grad_query, grad_key, grad_value, weight_gradient(gradient, value, weights), grad_share
 
 
 def _by_rows(
@@ -105,26 +96,6 @@ def _by_columns(
         num_warps=plan.warps, num_stages=plan.stages,
     )  # fmt: skip
     return grad_key, grad_value
-
-
-def _one_kernel(
-    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, weights: Tensor, share: Tensor, log_sum: Tensor,
-    scale: float,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    plan = plans.AT_ONCE
-    assert plan is not None
-    batch, num_heads, tokens, head_dim = value.shape
-    grad_query, grad_key, grad_value = (_positions_outside(value) for _ in range(3))
-    share_part = log_sum.new_empty(batch, num_heads)
-    backward_kernels.at_once[(batch * num_heads,)](
-        query, key, value, gradient, weights, share, log_sum, grad_query, grad_key, grad_value, share_part,
-        *_places(query), *_places(key), *_places(value), *_places(gradient), *_places(grad_key), *_places(grad_value),
-        num_heads, weights.shape[2], scale * LOG2_E, scale,
-        TOKENS=tokens, HEAD_DIM=head_dim, CHANNELS=plans.channel_spans(head_dim, plan.spare_channels),
-        KEYS=plans.key_spans(tokens, plan.spare_keys), STEP=min(plan.step, plans.power(tokens)), ADD=plan.add,
-        num_warps=plan.warps, num_stages=plan.stages,
-    )  # fmt: skip
-    return grad_query, grad_key, grad_value, share_part.sum(dim=0)
 
 
 @attend_gated_backward.register_fake
