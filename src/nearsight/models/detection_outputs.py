@@ -92,32 +92,27 @@ def postprocess(
     """
     if len(sizes) != len(outputs.class_logits[0]):
         raise ValueError(f"{len(sizes)} sizes for a batch of {len(outputs.class_logits[0])} images")
-    return [
-        _postprocess_image(outputs, index, size, score_threshold, nms_threshold, candidates_per_level, max_detections)
-        for index, size in enumerate(sizes)
-    ]
+    levels = [_best_of_level(*level, candidates_per_level) for level in zip(*outputs, strict=True)]
+    boxes, scores, labels = (torch.cat(parts, dim=1) for parts in zip(*levels, strict=True))
+    found = []
+    for index, size in enumerate(sizes):
+        likely = scores[index] > score_threshold  # the one place where shapes depend on what was found
+        own_boxes, own_scores, own_labels = (values[index][likely] for values in (boxes, scores, labels))
+        own_boxes = clip_boxes_to_image(own_boxes, size)
+        keep = batched_nms(own_boxes, own_scores, own_labels, nms_threshold)[:max_detections]
+        found.append(Detections(own_boxes[keep], own_scores[keep], own_labels[keep]))
+    return found
 
 
-def _postprocess_image(
-    outputs: DetectorOutputs,
-    index: int,
-    size: tuple[int, int],
-    score_threshold: float,
-    nms_threshold: float,
-    candidates: int,
-    max_detections: int,
-) -> Detections:
+def _best_of_level(
+    logits: Tensor, regression: Tensor, anchors: Tensor, candidates: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Boxes [B, K, 4], scores [B, K] and labels [B, K] of the K likeliest of a level, for all images at once."""
+    batch, _, num_classes = logits.shape
+    flat = logits.flatten(1)
+    best, chosen = flat.topk(min(candidates, flat.shape[1]), dim=1)  # the sigmoid keeps the order
+    anchor = chosen // num_classes
+    shifts = regression.gather(1, anchor[..., None].expand(-1, -1, 4)).float()
     coder = BoxCoder(weights=(1.0, 1.0, 1.0, 1.0))
-    levels = []
-    for logits, regression, anchors in zip(*outputs, strict=True):
-        num_classes = logits.shape[-1]
-        scores = logits[index].float().sigmoid().flatten()
-        above = (scores > score_threshold).nonzero().squeeze(1)
-        best_scores, order = scores[above].topk(min(candidates, len(above)))
-        chosen = above[order]
-        anchor = chosen // num_classes
-        boxes = coder.decode_single(regression[index, anchor].float(), anchors[anchor])
-        levels.append((clip_boxes_to_image(boxes, size), best_scores, chosen % num_classes))
-    boxes, scores, labels = (torch.cat(parts) for parts in zip(*levels, strict=True))
-    keep = batched_nms(boxes, scores, labels, nms_threshold)[:max_detections]
-    return Detections(boxes[keep], scores[keep], labels[keep])
+    boxes = coder.decode_single(shifts.flatten(0, 1), anchors[anchor].flatten(0, 1)).unflatten(0, (batch, -1))
+    return boxes, best.float().sigmoid(), chosen % num_classes
