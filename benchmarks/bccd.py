@@ -23,7 +23,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-MODELS = ("retinanet_resnet26", "retinanet_sasa_resnet26_convstem_attention")
+MODELS = (
+    "retinanet_resnet26",
+    "retinanet_sasa_resnet26_convstem_attention_heads",
+    "retinanet_sasa_resnet26_convstem_attention",
+)
 REPORTED = ("mAP", "mAP50", "mAP75", "mAP_small", "mAP_medium", "mAP_large", "AR100")
 
 
