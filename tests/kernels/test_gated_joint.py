@@ -9,12 +9,13 @@ import pytest
 
 pytest.importorskip("triton")
 
-from nearsight.kernels._gated_triton_plans import spans
+from nearsight.kernels._gated_triton_plans import spans, tiling
 
 SCRIPT = Path(__file__).with_name("gated_interpreted.py")
 CASES = (
     "odd_rectangle", "prime_row", "one_tile", "padded", "all_tiles_of_an_image", "all_tiles_and_a_tail",
-    "tails",
+    "tails", "one_row_is_left", "five_rows_are_left", "sixteen_rows_are_left", "seventeen_rows_are_left",
+    "tails_padded",
 )  # fmt: skip
 
 
@@ -60,3 +61,16 @@ def test_spans_cover_a_length_with_little_padding(length, parts, widths):
     whole = spans(length, False, parts)
     assert len(whole) == 1
     assert whole[0][1] >= length
+
+
+@pytest.mark.parametrize(
+    ("tokens", "cut"),
+    [
+        (196, (64, 3, 16)), (256, (64, 4, 0)), (64, (64, 1, 0)), (65, (64, 1, 16)), (80, (64, 1, 16)),
+        (81, (64, 2, 0)), (7, (16, 1, 0)),
+    ],
+)  # fmt: skip
+def test_a_few_rows_left_over_get_a_tile_of_their_size(tokens, cut):
+    assert tiling(tokens, 64, tail=True) == cut
+    rows, tiles, tail = tiling(tokens, 64, tail=False)
+    assert (rows * tiles >= tokens, tail) == (True, 0)

@@ -12,7 +12,20 @@ the softmax needs no second pass, and position costs either one addition to its 
 import triton
 import triton.language as tl
 
-from ._gated_triton_shared import add_product, dot_rows, load_keys, load_rows, load_weights, scaled, store_rows, zeros
+from ._gated_triton_shared import (
+    add_across,
+    add_product,
+    dot_rows,
+    load_keys,
+    load_rows,
+    load_weights,
+    load_weights_across,
+    scaled,
+    store_across,
+    store_rows,
+    zeros,
+    zeros_across,
+)  # fmt: skip
 
 
 @triton.jit
@@ -56,18 +69,54 @@ def attend(
     return sums, peak + tl.log2(total)
 
 
+@triton.jit
+def attend_across(
+    query, key, value, weights, share, logit_scale,
+    TOKENS: tl.constexpr, CHANNELS: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    """The same for few queries, as columns: weights are tiles [span of keys, ROWS] and so are the logits."""
+    logits = ()
+    for index in tl.static_range(len(KEYS)):
+        logit = dot_rows(key[index], query)
+        if KEYS[index][0] + KEYS[index][1] > TOKENS:
+            known = KEYS[index][0] + tl.arange(0, KEYS[index][1]) < TOKENS
+            logit = tl.where(known[:, None], logit, float("-inf"))
+        logits = logits + (logit,)
+    peak = tl.max(logits[0], axis=0)
+    for index in tl.static_range(1, len(KEYS)):
+        peak = tl.maximum(peak, tl.max(logits[index], axis=0))
+    peak = peak * logit_scale
+
+    powers = ()
+    for index in tl.static_range(len(KEYS)):
+        powers = powers + (tl.exp2(logits[index] * logit_scale - peak[None, :]),)
+    total = tl.sum(powers[0], axis=0)
+    for index in tl.static_range(1, len(KEYS)):
+        total = total + tl.sum(powers[index], axis=0)
+    factor = (share / total)[None, :]
+
+    sums = zeros_across(ROWS, CHANNELS)
+    for index in tl.static_range(len(KEYS)):
+        mixed = powers[index] * factor + weights[index].to(tl.float32)
+        sums = add_across(sums, value[index], mixed.to(value[index][0].dtype))
+    return sums, peak + tl.log2(total)
+
+
 @triton.jit(do_not_specialize=["num_heads"])
 def over_tiles(
     query, key, value, weights, share, output, log_sum,
     query_image, query_head, query_place, key_image, key_head, key_place, value_image, value_head, value_place,
     output_image, output_head, output_place, num_heads, weight_cols, logit_scale,
-    TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, KEYS: tl.constexpr,
-    ROWS: tl.constexpr, TILES: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr,
+    TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr,
+    TILES: tl.constexpr, GROUPS: tl.constexpr, TAIL: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """A program takes TILES tiles of queries of one image and head: keys and values are loaded once for them."""
-    groups: tl.constexpr = (TOKENS + ROWS * TILES - 1) // (ROWS * TILES)
+    """GROUPS programs for an image and head take TILES tiles of queries each, the last one also the TAIL rows after.
+
+    Keys and values are loaded once for a program's tiles.
+    """
     program = tl.program_id(0)
-    pair = program // groups
+    pair = program // GROUPS
+    group = program % GROUPS
     head = pair % num_heads
     image = (pair // num_heads).to(tl.int64)
     query += image * query_image + head * query_head
@@ -78,10 +127,21 @@ def over_tiles(
     values = load_keys(value + image * value_image + head * value_head, value_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
     own_share = tl.load(share + head)
     for tile in range(TILES):
-        row = (program % groups * TILES + tile) * ROWS + tl.arange(0, ROWS)
+        row = (group * TILES + tile) * ROWS + tl.arange(0, ROWS)
         q = load_rows(query, row, query_place, TOKENS, HEAD_DIM, CHANNELS)
         p = load_weights(weights, row, weight_cols, TOKENS, KEYS)
         sums, log_total = attend(q, keys, values, p, own_share, logit_scale, TOKENS, CHANNELS, KEYS, ROWS, ADD)
         store_rows(output, row, output_place, sums, TOKENS, HEAD_DIM, CHANNELS)
         if KEEP:
             tl.store(log_sum + row, log_total, mask=row < TOKENS)
+    if TAIL > 0:  # noqa: SIM102 (known when compiled, unlike the second)
+        if group == GROUPS - 1:
+            last = GROUPS * TILES * ROWS + tl.arange(0, TAIL)
+            few = load_rows(query, last, query_place, TOKENS, HEAD_DIM, CHANNELS)
+            seen = load_weights_across(weights, last, weight_cols, TOKENS, KEYS)
+            some, log_some = attend_across(
+                few, keys, values, seen, own_share, logit_scale, TOKENS, CHANNELS, KEYS, TAIL
+            )
+            store_across(output, last, output_place, some, TOKENS, HEAD_DIM, CHANNELS)
+            if KEEP:
+                tl.store(log_sum + last, log_some, mask=last < TOKENS)

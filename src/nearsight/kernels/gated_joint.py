@@ -24,15 +24,17 @@ def attend_gated(
     output, log_sum = _positions_outside(value), _log_sum(value, keep)
     batch, num_heads, tokens, head_dim = value.shape
     plan = plans.FORWARD
-    rows, tiles = plans.tiling(tokens, plan.rows)
+    rows, tiles, tail = plans.tiling(tokens, plan.rows, plan.tail)
     together = tiles if plan.all_tiles else 1
+    groups = tiles // together
     with torch.cuda.device_of(value):
-        forward_kernels.over_tiles[(tiles // together * num_heads * batch,)](
+        forward_kernels.over_tiles[(batch * num_heads * groups,)](
             query, key, value, weights.contiguous(), share, output, log_sum,
             *_places(query), *_places(key), *_places(value), *_places(output),
             num_heads, weights.shape[2], scale * LOG2_E,
             TOKENS=tokens, HEAD_DIM=head_dim, CHANNELS=plans.channel_spans(head_dim, plan.spare_channels),
-            KEYS=plans.key_spans(tokens, plan.spare_keys), ROWS=rows, TILES=together, ADD=plan.add, KEEP=keep,
+            KEYS=plans.key_spans(tokens, plan.spare_keys), ROWS=rows, TILES=together, GROUPS=groups, TAIL=tail,
+            ADD=plan.add, KEEP=keep,
             num_warps=plan.warps, num_stages=plan.stages,
         )  # fmt: skip
     return output, log_sum
@@ -66,15 +68,16 @@ def _by_rows(
 ) -> tuple[Tensor, Tensor, Tensor]:
     plan = plans.ROWS
     batch, num_heads, tokens, head_dim = value.shape
-    rows, tiles = plans.tiling(tokens, plan.rows)
+    rows, tiles, tail = plans.tiling(tokens, plan.rows, plan.tail)
     grad_query, delta = _positions_outside(value), torch.empty_like(log_sum)
-    share_part = log_sum.new_empty(batch, num_heads, tiles)
+    share_part = log_sum.new_empty(batch, num_heads, tiles + (tail > 0))
     backward_kernels.by_rows[(batch * num_heads * tiles,)](
         query, key, value, gradient, share, log_sum, grad_query, delta, share_part,
         *_places(query), *_places(key), *_places(value), *_places(gradient), *_places(grad_query),
         num_heads, scale * LOG2_E, scale,
         TOKENS=tokens, HEAD_DIM=head_dim, CHANNELS=plans.channel_spans(head_dim, plan.spare_channels),
-        KEYS=plans.key_spans(tokens, plan.spare_keys), ROWS=rows, num_warps=plan.warps, num_stages=plan.stages,
+        KEYS=plans.key_spans(tokens, plan.spare_keys), ROWS=rows, TILES=tiles, TAIL=tail,
+        num_warps=plan.warps, num_stages=plan.stages,
     )  # fmt: skip
     return grad_query, delta, share_part.sum(dim=(0, 2))
 
@@ -85,14 +88,15 @@ def _by_columns(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     plan = plans.COLUMNS
     batch, num_heads, tokens, head_dim = value.shape
-    rows, tiles = plans.tiling(tokens, plan.rows)
+    rows, tiles, tail = plans.tiling(tokens, plan.rows, plan.tail)
     grad_key, grad_value = _positions_outside(value), _positions_outside(value)
-    backward_kernels.by_columns[(batch * num_heads * tiles,)](
+    backward_kernels.by_columns[(batch * num_heads * (tiles + (tail > 0)),)](
         query, key, value, gradient, weights, share, log_sum, delta, grad_key, grad_value,
         *_places(query), *_places(key), *_places(value), *_places(gradient), *_places(grad_key), *_places(grad_value),
         num_heads, weights.shape[2], scale * LOG2_E, scale,
         TOKENS=tokens, HEAD_DIM=head_dim, CHANNELS=plans.channel_spans(head_dim, plan.spare_channels),
-        ROWS=rows, STEP=min(plan.step, plans.power(tokens)), ADD=plan.add,
+        ROWS=rows, STEP=min(plan.step, plans.power(tokens)), TILES=tiles,
+        TAIL=tail, TAIL_CHANNELS=plans.channel_spans(head_dim, spare=False), TAIL_STEP=plans.TAIL_STEP, ADD=plan.add,
         num_warps=plan.warps, num_stages=plan.stages,
     )  # fmt: skip
     return grad_key, grad_value
