@@ -251,6 +251,15 @@ def test_a_detector_takes_images_of_mixed_sizes_at_once(finished_run):
         assert (one.boxes[:, :2] + one.boxes[:, 2:] <= np.array(image.shape[1::-1]) + 1e-6).all()
 
 
+def test_the_demo_says_what_it_will_do_and_does_it(tmp_path, capsys):
+    assert detect.demo(run=tmp_path / "demo", epochs=1, device="cpu") == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("a small RetinaNet learns to find blood cells in 36 pictures (1 epochs)")
+    assert first.endswith(": about 13 seconds on two CPU cores")
+    assert any(line.startswith("epoch 1.0  val mAP ") for line in rest)
+    assert len(list((tmp_path / "demo" / "found").glob("*.png"))) == 4
+
+
 def test_wrong_use_of_the_verbs(finished_run, tmp_path):
     with pytest.raises(ValueError, match="is not a run"):
         detect.evaluate(tmp_path)

@@ -65,7 +65,9 @@ def test_plain_lines():
     assert lines[2] == r"a file\nname\x1b[31m"
     assert len(lines) == 3
     both = {**EVALUATION, "ema_val_top1": 44.0, "val_loss": 1.5}
-    assert describe_evaluation(both).endswith("val top-1 43.2 %  averaged val top-1 44.0 %  val loss 1.500")
+    assert describe_evaluation(both).endswith("val top-1 43.2 %  val loss 1.500  averaged val top-1 44.0 %")
+    detection = {"kind": "eval", "epoch": 2.0, **dict.fromkeys(("val_mAP", "val_mAP50", "val_mAP75", "val_AR1"), 0.25)}
+    assert describe_evaluation(detection) == "epoch 2.0  val mAP 0.250  val mAP50 0.250  val mAP75 0.250"
     assert "2 skipped" in describe_training({**TRAINING, "skipped": 2}, 100, 3725)
     assert describe_training(TRAINING, 100, 3725).endswith("ETA 1:02:05")
     assert "loss nan" in describe_training({**TRAINING, "loss": "nan"}, 100, None)

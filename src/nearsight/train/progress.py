@@ -14,6 +14,7 @@ from nearsight.train.listeners import Listener
 from nearsight.train.wording import measured
 
 _PLAIN_SECONDS = 10.0
+_MOST_MEASURES = 3
 
 
 def make_progress(total_steps: int, first_step: int = 0, *, style: str = "auto") -> Listener:
@@ -62,12 +63,12 @@ def describe_training(record: dict[str, Any], total_steps: int, eta: float | Non
 
 
 def describe_evaluation(record: dict[str, Any]) -> str:
-    """One evaluation as one line: every number but the lists."""
+    """One evaluation as one line: the first measures of the weights and of their average; metrics.jsonl has all."""
+    values = {name: value for name, value in record.items() if isinstance(value, float) and name != "epoch"}
     parts = [f"epoch {record['epoch']:.1f}"]
-    for name, value in record.items():
-        if isinstance(value, float) and name != "epoch":
-            average, _, measure = name.rpartition("val_")  # ema_val_top1, val_top1
-            parts.append(f"{'averaged ' if average else ''}val {measured(measure, value)}")
+    for prefix, whose in (("val_", "val"), ("ema_val_", "averaged val")):
+        chosen = [(name, value) for name, value in values.items() if name.startswith(prefix)][:_MOST_MEASURES]
+        parts += [f"{whose} {measured(name.removeprefix(prefix), value)}" for name, value in chosen]
     return "  ".join(parts)
 
 
