@@ -263,8 +263,8 @@ def demo(*, run: Path | None = None, epochs: float = 40.0, device: str = "auto")
     folder = free_run_path(Path("runs"), "detect-demo") if run is None else run
     seconds = _DEMO_START + _DEMO_EPOCH * epochs
     print(
-        f"a small RetinaNet learns to find blood cells in 36 pictures ({epochs:g} epochs), is measured on 12 others and "
-        f"draws what it finds in {_DEMO_DRAWN}: about {_rough(seconds)} on two CPU cores",
+        f"a small RetinaNet learns to find blood cells in 36 pictures ({epochs:g} epochs), is measured on 12 others "
+        f"and draws what it finds in {_DEMO_DRAWN}: about {_rough(seconds)} on two CPU cores",
         flush=True,
     )
     small = "{channels: 48, head_depth: 2, smallest_anchor: 16, width_multiplier: 0.25}"
