@@ -56,22 +56,22 @@ def case(name: str) -> dict[str, tuple[float, float]]:
     batch, heads, grid, dim, scale, forward, (rows, columns) = CASES[name]
     plans.FORWARD, plans.ROWS, plans.COLUMNS = forward, rows, columns
     tokens = grid[0] * grid[1]
-    qk = torch.randn(batch, tokens, 2, heads, dim, dtype=torch.float16).permute(2, 0, 3, 1, 4)
-    value, gradient = (torch.randn(batch, tokens, heads, dim, dtype=torch.float16).transpose(1, 2) for _ in range(2))
-    parameters = torch.randn(heads, 3), torch.randn(heads)
-    inputs = (qk[0], qk[1], value, *parameters)
+    # Neither is dense: a slice of something wider, as a projection with more outputs would leave it.
+    qkv = torch.randn(batch, tokens, 3, heads, dim + 3, dtype=torch.float16)[..., :dim]
+    gradient = torch.randn(batch, tokens, heads + 1, dim, dtype=torch.float16)[:, :, 1:].transpose(1, 2)
+    inputs = (qkv, torch.randn(heads, 3), torch.randn(heads))
 
     def run(function, dtype=None):
         leaves = [x.detach().to(x.dtype if dtype is None else dtype).requires_grad_() for x in inputs]
         out = function(*leaves)
         grads = torch.autograd.grad(out, leaves, gradient.to(out.dtype))
-        return [out, *grads[:3], torch.cat([grad.flatten() for grad in grads[3:]])]
+        return [out, *grads[0].unbind(2), torch.cat([grad.flatten() for grad in grads[1:]])]
 
-    def ours(query, key, value, v_pos, gate):
-        return gated._joint(query, key, value, v_pos, torch.zeros(heads), gate, grid_size=grid, scale=scale)
+    def ours(qkv, v_pos, gate):
+        return gated._joint(qkv, v_pos, torch.zeros(heads), gate, grid_size=grid, scale=scale)
 
-    def equation(*inputs):
-        return gated_positional_attention(*inputs, grid_size=grid, scale=scale)
+    def equation(qkv, *parameters):
+        return gated_positional_attention(*qkv.permute(2, 0, 3, 1, 4), *parameters, grid_size=grid, scale=scale)
 
     # oneDNN is left out: its half-precision kernels need instructions that some virtual machines announce and lack.
     with torch.backends.mkldnn.flags(enabled=False):
@@ -89,13 +89,14 @@ def operators() -> dict[str, dict[str, str]]:
     """torch.library.opcheck of both operators, on strided inputs."""
     plans.FORWARD = ForwardPlan(16, 1)
     plans.ROWS, plans.COLUMNS = TWO
-    query, key, value = torch.randn(1, 15, 3, 2, 16, dtype=torch.float16).permute(2, 0, 3, 1, 4)
+    qkv = torch.randn(1, 3, 15, 2, 16, dtype=torch.float16).transpose(1, 2)
     weights, share = torch.rand(2, 15, 16, dtype=torch.float16), torch.rand(2)
-    inputs = [x.detach().requires_grad_() for x in (query, key, value, weights, share)]
+    inputs = [x.detach().requires_grad_() for x in (qkv, weights, share)]
     with torch.no_grad():
         _, log_sum = gated_joint.attend_gated(*inputs, 0.25, True)
     forward = torch.library.opcheck(gated_joint.attend_gated, (*inputs, 0.25, True))
-    constants = (value.clone(), *(x.detach() for x in inputs), log_sum, 0.25)
+    gradient = torch.randn(1, 2, 15, 16, dtype=torch.float16)
+    constants = (gradient, *(x.detach() for x in inputs), log_sum, 0.25)
     return {"forward": forward, "backward": torch.library.opcheck(gated_joint.attend_gated_backward, constants)}
 
 

@@ -66,15 +66,15 @@ def test_a_reservation_yields_to_another_but_not_to_force():
 
 
 def test_on_a_cpu_gpsa_is_separable_unless_forced():
-    x = torch.randn(1, 1, 35, 8)
+    qkv = torch.randn(1, 35, 3, 1, 8)
     parameters = (torch.randn(1, 3), torch.zeros(1), torch.zeros(1))
-    joint, fused, dense, separable = explain_gated_positional_attention(x, x, x, *parameters, grid_size=(5, 7))
+    joint, fused, dense, separable = explain_gated_positional_attention(qkv, *parameters, grid_size=(5, 7))
     assert joint.refusal is not None
     assert fused.refusal is not None
     assert dense.reservation is not None
     assert separable.chosen
-    forced = gated_positional_attention(x, x, x, *parameters, grid_size=(5, 7), backend="dense")
-    torch.testing.assert_close(forced, gated_positional_attention(x, x, x, *parameters, grid_size=(5, 7)))
+    forced = gated_positional_attention(qkv, *parameters, grid_size=(5, 7), backend="dense")
+    torch.testing.assert_close(forced, gated_positional_attention(qkv, *parameters, grid_size=(5, 7)))
 
 
 def test_meta_tensors_take_plain_operators():

@@ -11,16 +11,17 @@ GRID = (3, 7)
 
 def arguments(grid=GRID, heads=3, dim=5, dtype=torch.float64):
     tokens = grid[0] * grid[1]
-    query, key, value = torch.randn(2, tokens, 3, heads, dim, dtype=dtype).permute(2, 0, 3, 1, 4).unbind(0)
+    qkv = torch.randn(2, tokens, 3, heads, dim, dtype=dtype)
     v_pos, pos_bias, gate = (
         torch.randn(heads, 3, dtype=dtype),
         torch.randn(heads, dtype=dtype),
         torch.randn(heads, dtype=dtype),
     )
-    return tuple(x.detach().clone().requires_grad_() for x in (query, key, value, v_pos, pos_bias, gate))
+    return tuple(x.detach().clone().requires_grad_() for x in (qkv, v_pos, pos_bias, gate))
 
 
-def equation(query, key, value, v_pos, pos_bias, gate, grid, scale=None):
+def equation(qkv, v_pos, pos_bias, gate, grid, scale=None):
+    query, key, value = qkv.permute(2, 0, 3, 1, 4)
     return gated_positional_attention_weights(query, key, v_pos, gate, grid_size=grid, scale=scale) @ value
 
 
@@ -36,18 +37,17 @@ def test_it_is_the_equation(backend, scale):
     wanted = torch.autograd.grad(exact, inputs, gradient, allow_unused=True)
     for index, (one, other) in enumerate(zip(got, wanted, strict=True)):
         # The softmax cancels the bias: the equation does not even use it, and its gradient is zero.
-        torch.testing.assert_close(one, torch.zeros_like(one) if index == 4 else other)
+        torch.testing.assert_close(one, torch.zeros_like(one) if index == 2 else other)
 
 
 @pytest.mark.parametrize("gate", [-60.0, 60.0])
 def test_a_shut_gate_leaves_one_half(gate):
-    query, key, value, v_pos, pos_bias, _ = arguments()
-    out = gated_positional_attention(
-        query, key, value, v_pos, pos_bias, torch.full((3,), gate).double(), grid_size=GRID
-    )
-    changed = gated_positional_attention(
-        query + 1.0, key.flip(2), value, v_pos, pos_bias, torch.full((3,), gate).double(), grid_size=GRID
-    )
+    qkv, v_pos, pos_bias, _ = arguments()
+    gates = torch.full((3,), gate).double()
+    out = gated_positional_attention(qkv, v_pos, pos_bias, gates, grid_size=GRID)
+    query, key, value = qkv.unbind(2)
+    other = torch.stack((query + 1.0, key.flip(1), value), dim=2)
+    changed = gated_positional_attention(other, v_pos, pos_bias, gates, grid_size=GRID)
     assert torch.allclose(out, changed) == (gate > 0)
 
 
@@ -70,3 +70,9 @@ def test_it_compiles_in_one_graph_and_exports():
     exported = torch.export.export(Layer(), inputs)
     assert not [node for node in exported.graph.nodes if "nearsight" in str(node.target)]
     torch.testing.assert_close(exported.module()(*inputs), exact)
+
+
+def test_what_is_not_packed_is_refused():
+    _, *parameters = arguments()
+    with pytest.raises(ValueError, match="positions, 3, heads"):
+        gated_positional_attention(torch.randn(2, 3, 21, 5), *parameters, grid_size=GRID)

@@ -142,7 +142,7 @@ def explain_stage(channels: int, side: int, batch: int, dtype: torch.dtype, devi
 def explain_gated(side: int, batch: int, dtype: torch.dtype, device: torch.device) -> str:
     """The same for GPSA with ConViT-S's heads on a grid of side × side patches."""
     num_heads, head_dim = 9, 48
-    query = torch.empty(batch, num_heads, side * side, head_dim, device=device, dtype=dtype)
+    qkv = torch.empty(batch, side * side, 3, num_heads, head_dim, device=device, dtype=dtype)
     v_pos, gate = torch.zeros(num_heads, 3, device=device), torch.zeros(num_heads, device=device)
-    verdicts = explain_gated_positional_attention(query, query, query, v_pos, gate, gate, grid_size=(side, side))
+    verdicts = explain_gated_positional_attention(qkv, v_pos, gate, gate, grid_size=(side, side))
     return "\n".join(f"GPSA {side}²: {verdict}" for verdict in verdicts)

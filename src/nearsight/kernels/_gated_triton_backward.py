@@ -56,9 +56,8 @@ def row_scores(
 @triton.jit(do_not_specialize=["num_heads"])
 def by_rows(
     query, key, value, gradient, share, log_sum, grad_query, delta, share_part,
-    query_image, query_head, query_place, key_image, key_head, key_place, value_image, value_head, value_place,
-    gradient_image, gradient_head, gradient_place, grad_image, grad_head, grad_place,
-    num_heads, logit_scale, grad_scale,
+    packed_image, packed_head, packed_place, gradient_image, gradient_head, gradient_place,
+    grad_image, grad_head, grad_place, num_heads, logit_scale, grad_scale,
     TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr,
     TILES: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
@@ -71,19 +70,21 @@ def by_rows(
     tile = program % TILES
     head = pair % num_heads
     image = (pair // num_heads).to(tl.int64)
-    query += image * query_image + head * query_head
+    query += image * packed_image + head * packed_head
     gradient += image * gradient_image + head * gradient_head
     grad_query += image * grad_image + head * grad_head
     log_sum += pair.to(tl.int64) * TOKENS
     delta += pair.to(tl.int64) * TOKENS
-    keys = load_keys(key + image * key_image + head * key_head, key_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
-    values = load_keys(value + image * value_image + head * value_head, value_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
+    keys = load_keys(key + image * packed_image + head * packed_head, packed_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
+    values = load_keys(
+        value + image * packed_image + head * packed_head, packed_place, TOKENS, HEAD_DIM, CHANNELS, KEYS
+    )
     factor = tl.load(share + head) * grad_scale
     share_part += pair * (TILES + (TAIL > 0)) + tile
     if TAIL > 0:  # noqa: SIM102 (known when compiled, unlike the second)
         if tile == TILES - 1:  # before the tile: after it, it would take more registers
             last = TILES * ROWS + tl.arange(0, TAIL)
-            few = load_rows(query, last, query_place, TOKENS, HEAD_DIM, CHANNELS)
+            few = load_rows(query, last, packed_place, TOKENS, HEAD_DIM, CHANNELS)
             few_g = load_rows(gradient, last, gradient_place, TOKENS, HEAD_DIM, CHANNELS)
             log_some = tl.load(log_sum + last, mask=last < TOKENS, other=float("inf"))
             some, some_delta = row_scores(few, keys, few_g, values, log_some, logit_scale, TOKENS, KEYS, TAIL, True)
@@ -94,7 +95,7 @@ def by_rows(
             tl.store(delta + last, some_delta, mask=last < TOKENS)
             tl.store(share_part + 1, tl.sum(some_delta))
     row = tile * ROWS + tl.arange(0, ROWS)
-    q = load_rows(query, row, query_place, TOKENS, HEAD_DIM, CHANNELS)
+    q = load_rows(query, row, packed_place, TOKENS, HEAD_DIM, CHANNELS)
     g = load_rows(gradient, row, gradient_place, TOKENS, HEAD_DIM, CHANNELS)
     log_total = tl.load(log_sum + row, mask=row < TOKENS, other=float("inf"))
     scores, row_delta = row_scores(q, keys, g, values, log_total, logit_scale, TOKENS, KEYS, ROWS, False)
@@ -109,20 +110,19 @@ def by_rows(
 @triton.jit
 def tile_columns(
     query, key, value, gradient, weights, log_sum, delta, grad_key, grad_value, row,
-    query_place, key_place, value_place, gradient_place, grad_place, grad_value_place,
-    weight_cols, own_share, logit_scale, grad_scale,
+    packed_place, gradient_place, grad_place, weight_cols, own_share, logit_scale, grad_scale,
     TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
     ADD: tl.constexpr,
 ):  # fmt: skip
     """Keys `row` [ROWS] of one image and head, at which the pointers stand. Everything is [keys, queries]."""
-    k = load_rows(key, row, key_place, TOKENS, HEAD_DIM, CHANNELS)
-    v = load_rows(value, row, value_place, TOKENS, HEAD_DIM, CHANNELS)
+    k = load_rows(key, row, packed_place, TOKENS, HEAD_DIM, CHANNELS)
+    v = load_rows(value, row, packed_place, TOKENS, HEAD_DIM, CHANNELS)
     half = k[0].dtype
     key_sums = zeros(ROWS, CHANNELS)
     value_sums = zeros(ROWS, CHANNELS)
     for start in range(0, TOKENS, STEP):
         at = start + tl.arange(0, STEP)
-        q = load_rows(query, at, query_place, TOKENS, HEAD_DIM, CHANNELS)
+        q = load_rows(query, at, packed_place, TOKENS, HEAD_DIM, CHANNELS)
         g = load_rows(gradient, at, gradient_place, TOKENS, HEAD_DIM, CHANNELS)
         known = (at < TOKENS)[:, None] & (row < weight_cols)[None, :]
         p = tl.load(weights + at[:, None] * weight_cols + row[None, :], mask=known, other=0.0)
@@ -138,25 +138,24 @@ def tile_columns(
         score = content * (dot_rows(v, g) - row_delta[None, :])
         key_sums = add_product(key_sums, score.to(half), q)
     store_rows(grad_key, row, grad_place, scaled(key_sums, own_share * grad_scale), TOKENS, HEAD_DIM, CHANNELS)
-    store_rows(grad_value, row, grad_value_place, value_sums, TOKENS, HEAD_DIM, CHANNELS)
+    store_rows(grad_value, row, grad_place, value_sums, TOKENS, HEAD_DIM, CHANNELS)
 
 
 @triton.jit
 def few_columns(
     query, key, value, gradient, weights, log_sum, delta, grad_key, grad_value, row,
-    query_place, key_place, value_place, gradient_place, grad_place, grad_value_place,
-    weight_cols, own_share, logit_scale, grad_scale,
+    packed_place, gradient_place, grad_place, weight_cols, own_share, logit_scale, grad_scale,
     TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """The same for few keys, across: everything is [queries, keys]."""
-    k = load_rows(key, row, key_place, TOKENS, HEAD_DIM, CHANNELS)
-    v = load_rows(value, row, value_place, TOKENS, HEAD_DIM, CHANNELS)
+    k = load_rows(key, row, packed_place, TOKENS, HEAD_DIM, CHANNELS)
+    v = load_rows(value, row, packed_place, TOKENS, HEAD_DIM, CHANNELS)
     half = k[0].dtype
     key_sums = zeros_across(ROWS, CHANNELS)
     value_sums = zeros_across(ROWS, CHANNELS)
     for start in range(0, TOKENS, STEP):
         at = start + tl.arange(0, STEP)
-        q = load_rows(query, at, query_place, TOKENS, HEAD_DIM, CHANNELS)
+        q = load_rows(query, at, packed_place, TOKENS, HEAD_DIM, CHANNELS)
         g = load_rows(gradient, at, gradient_place, TOKENS, HEAD_DIM, CHANNELS)
         known = (at < TOKENS)[:, None] & (row < weight_cols)[None, :]
         p = tl.load(weights + at[:, None] * weight_cols + row[None, :], mask=known, other=0.0)
@@ -168,15 +167,14 @@ def few_columns(
         score = content * (dot_rows(g, v) - row_delta[:, None])
         key_sums = add_across(key_sums, q, score.to(half))
     store_across(grad_key, row, grad_place, scaled(key_sums, own_share * grad_scale), TOKENS, HEAD_DIM, CHANNELS)
-    store_across(grad_value, row, grad_value_place, value_sums, TOKENS, HEAD_DIM, CHANNELS)
+    store_across(grad_value, row, grad_place, value_sums, TOKENS, HEAD_DIM, CHANNELS)
 
 
 @triton.jit(do_not_specialize=["num_heads"])
 def by_columns(
     query, key, value, gradient, weights, share, log_sum, delta, grad_key, grad_value,
-    query_image, query_head, query_place, key_image, key_head, key_place, value_image, value_head, value_place,
-    gradient_image, gradient_head, gradient_place, grad_image, grad_head, grad_place,
-    grad_value_image, grad_value_head, grad_value_place, num_heads, weight_cols, logit_scale, grad_scale,
+    packed_image, packed_head, packed_place, gradient_image, gradient_head, gradient_place,
+    grad_image, grad_head, grad_place, num_heads, weight_cols, logit_scale, grad_scale,
     TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
     TILES: tl.constexpr, TAIL: tl.constexpr, TAIL_CHANNELS: tl.constexpr, TAIL_STEP: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
@@ -190,27 +188,27 @@ def by_columns(
     tile = program % programs
     head = pair % num_heads
     image = (pair // num_heads).to(tl.int64)
-    query += image * query_image + head * query_head
-    key += image * key_image + head * key_head
-    value += image * value_image + head * value_head
+    query += image * packed_image + head * packed_head
+    key += image * packed_image + head * packed_head
+    value += image * packed_image + head * packed_head
     gradient += image * gradient_image + head * gradient_head
     weights += head * TOKENS * weight_cols
     log_sum += pair.to(tl.int64) * TOKENS
     delta += pair.to(tl.int64) * TOKENS
     grad_key += image * grad_image + head * grad_head
-    grad_value += image * grad_value_image + head * grad_value_head
+    grad_value += image * grad_image + head * grad_head
     own_share = tl.load(share + head)
     if tile < TILES:
         tile_columns(
             query, key, value, gradient, weights, log_sum, delta, grad_key, grad_value,
             tile * ROWS + tl.arange(0, ROWS),
-            query_place, key_place, value_place, gradient_place, grad_place, grad_value_place,
-            weight_cols, own_share, logit_scale, grad_scale, TOKENS, HEAD_DIM, CHANNELS, ROWS, STEP, ADD,
+            packed_place, gradient_place, grad_place, weight_cols, own_share, logit_scale, grad_scale,
+            TOKENS, HEAD_DIM, CHANNELS, ROWS, STEP, ADD,
         )  # fmt: skip
     elif TAIL > 0:
         few_columns(
             query, key, value, gradient, weights, log_sum, delta, grad_key, grad_value,
             TILES * ROWS + tl.arange(0, TAIL),
-            query_place, key_place, value_place, gradient_place, grad_place, grad_value_place,
-            weight_cols, own_share, logit_scale, grad_scale, TOKENS, HEAD_DIM, TAIL_CHANNELS, TAIL, TAIL_STEP,
+            packed_place, gradient_place, grad_place, weight_cols, own_share, logit_scale, grad_scale,
+            TOKENS, HEAD_DIM, TAIL_CHANNELS, TAIL, TAIL_STEP,
         )  # fmt: skip

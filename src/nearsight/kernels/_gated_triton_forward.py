@@ -105,30 +105,33 @@ def attend_across(
 @triton.jit(do_not_specialize=["num_heads"])
 def over_tiles(
     query, key, value, weights, share, output, log_sum,
-    query_image, query_head, query_place, key_image, key_head, key_place, value_image, value_head, value_place,
-    output_image, output_head, output_place, num_heads, weight_cols, logit_scale,
+    packed_image, packed_head, packed_place, output_image, output_head, output_place,
+    num_heads, weight_cols, logit_scale,
     TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr,
     TILES: tl.constexpr, GROUPS: tl.constexpr, TAIL: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """GROUPS programs for an image and head take TILES tiles of queries each, the last one also the TAIL rows after.
 
-    Keys and values are loaded once for a program's tiles.
+    Keys and values are loaded once for a program's tiles. Query, key and value have the same strides (packed_*) over
+    images, heads and positions.
     """
     program = tl.program_id(0)
     pair = program // GROUPS
     group = program % GROUPS
     head = pair % num_heads
     image = (pair // num_heads).to(tl.int64)
-    query += image * query_image + head * query_head
+    query += image * packed_image + head * packed_head
     output += image * output_image + head * output_head
     log_sum += pair.to(tl.int64) * TOKENS
     weights += head * TOKENS * weight_cols
-    keys = load_keys(key + image * key_image + head * key_head, key_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
-    values = load_keys(value + image * value_image + head * value_head, value_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
+    keys = load_keys(key + image * packed_image + head * packed_head, packed_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
+    values = load_keys(
+        value + image * packed_image + head * packed_head, packed_place, TOKENS, HEAD_DIM, CHANNELS, KEYS
+    )
     own_share = tl.load(share + head)
     for tile in range(TILES):
         row = (group * TILES + tile) * ROWS + tl.arange(0, ROWS)
-        q = load_rows(query, row, query_place, TOKENS, HEAD_DIM, CHANNELS)
+        q = load_rows(query, row, packed_place, TOKENS, HEAD_DIM, CHANNELS)
         p = load_weights(weights, row, weight_cols, TOKENS, KEYS)
         sums, log_total = attend(q, keys, values, p, own_share, logit_scale, TOKENS, CHANNELS, KEYS, ROWS, ADD)
         store_rows(output, row, output_place, sums, TOKENS, HEAD_DIM, CHANNELS)
@@ -137,7 +140,7 @@ def over_tiles(
     if TAIL > 0:  # noqa: SIM102 (known when compiled, unlike the second)
         if group == GROUPS - 1:
             last = GROUPS * TILES * ROWS + tl.arange(0, TAIL)
-            few = load_rows(query, last, query_place, TOKENS, HEAD_DIM, CHANNELS)
+            few = load_rows(query, last, packed_place, TOKENS, HEAD_DIM, CHANNELS)
             seen = load_weights_across(weights, last, weight_cols, TOKENS, KEYS)
             some, log_some = attend_across(
                 few, keys, values, seen, own_share, logit_scale, TOKENS, CHANNELS, KEYS, TAIL

@@ -9,7 +9,8 @@ On the GPU one kernel does both halves of rows of up to 256 keys ("joint"). Else
 attention and the backends differ in how they apply P: as one dense N×N product (small grids), as two one-dimensional
 ones (large grids, O(N(H + W))), or fused with the mixing on the GPU.
 
-Shapes: B batch, n heads, N = H·W positions in row-major order, d channels of a head.
+Query, key and value come packed, as one projection makes them, so that their gradients can go back to it as one tensor
+without a copy. Shapes: B batch, n heads, N = H·W positions in row-major order, d channels of a head.
 """
 
 import torch
@@ -26,6 +27,11 @@ LARGEST_HEAD = 64  # channels that the joint kernel's tiles have room for
 LARGEST_DENSE = 1024  # positions of a 32×32 grid: beyond, two one-dimensional products are cheaper
 
 
+def _heads_outside(qkv: Tensor) -> tuple[Tensor, ...]:
+    """Query, key and value, [B, n, N, d] each, of the packed [B, N, 3, n, d]: views."""
+    return qkv.permute(2, 0, 3, 1, 4).unbind(0)
+
+
 def _dense_weights(v_pos: Tensor, pos_bias: Tensor, gate_value: Tensor, grid_size: Grid) -> Tensor:
     """σ(λ) · P_row ⊗ P_col as [n, N, N]."""
     by_row, by_col = positional_axis_weights(v_pos, grid_size, pos_bias)
@@ -34,87 +40,84 @@ def _dense_weights(v_pos: Tensor, pos_bias: Tensor, gate_value: Tensor, grid_siz
 
 
 def _joint(
-    query: Tensor, key: Tensor, value: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor,
-    *, grid_size: Grid, scale: float | None = None,
-) -> Tensor:  # fmt: skip
+    qkv: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor, *, grid_size: Grid, scale: float | None = None
+) -> Tensor:
     gate_value = gate.sigmoid()
-    weights = gated_triton.aligned_weights(_dense_weights(v_pos, pos_bias, gate_value, grid_size).to(value.dtype))
+    weights = gated_triton.aligned_weights(_dense_weights(v_pos, pos_bias, gate_value, grid_size).to(qkv.dtype))
     share = (1 - gate_value).float()
-    keep = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value, weights, share))
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    return torch.ops.nearsight.attend_gated(query, key, value, weights, share, scale, keep)[0]
+    keep = torch.is_grad_enabled() and any(x.requires_grad for x in (qkv, weights, share))
+    scale = qkv.shape[-1] ** -0.5 if scale is None else scale
+    return torch.ops.nearsight.attend_gated(qkv, weights, share, scale, keep)[0]
 
 
 def _fused(
-    query: Tensor, key: Tensor, value: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor,
-    *, grid_size: Grid, scale: float | None = None,
-) -> Tensor:  # fmt: skip
+    qkv: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor, *, grid_size: Grid, scale: float | None = None
+) -> Tensor:
     gate_value = gate.sigmoid()
-    weights = gated_triton.aligned_weights(_dense_weights(v_pos, pos_bias, gate_value, grid_size).to(value.dtype))
+    weights = gated_triton.aligned_weights(_dense_weights(v_pos, pos_bias, gate_value, grid_size).to(qkv.dtype))
+    query, key, value = _heads_outside(qkv)
     content = F.scaled_dot_product_attention(query, key, value, scale=scale)
     return torch.ops.nearsight.mix_positions(content, value, weights, (1 - gate_value).float())
 
 
 def _dense(
-    query: Tensor, key: Tensor, value: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor,
-    *, grid_size: Grid, scale: float | None = None,
-) -> Tensor:  # fmt: skip
+    qkv: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor, *, grid_size: Grid, scale: float | None = None
+) -> Tensor:
     gate_value = gate.sigmoid()
-    weights = _dense_weights(v_pos, pos_bias, gate_value, grid_size).to(value.dtype)
+    weights = _dense_weights(v_pos, pos_bias, gate_value, grid_size).to(qkv.dtype)
+    query, key, value = _heads_outside(qkv)
     content = F.scaled_dot_product_attention(query, key, value, scale=scale)
     position = torch.einsum("nij,bnjd->bnid", weights, value)
     return torch.addcmul(position, (1 - gate_value)[:, None, None].to(value.dtype), content)
 
 
 def _separable(
-    query: Tensor, key: Tensor, value: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor,
-    *, grid_size: Grid, scale: float | None = None,
-) -> Tensor:  # fmt: skip
+    qkv: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor, *, grid_size: Grid, scale: float | None = None
+) -> Tensor:
     gate_value = gate.sigmoid()[:, None, None]
     by_row, by_col = positional_axis_weights(v_pos, grid_size, pos_bias)
+    query, key, value = _heads_outside(qkv)
     content = F.scaled_dot_product_attention(query, key, value, scale=scale)
     image = torch.einsum("nrh,bnhwd->bnrwd", (gate_value * by_row).to(value.dtype), value.unflatten(2, grid_size))
     position = torch.einsum("ncw,bnrwd->bnrcd", by_col.to(value.dtype), image).flatten(2, 3)
     return torch.addcmul(position, (1 - gate_value).to(value.dtype), content)
 
 
-def _fused_refusal(query: Tensor, key: Tensor, value: Tensor, *parameters: Tensor, **options) -> str | None:
+def _fused_refusal(qkv: Tensor, *parameters: Tensor, **options) -> str | None:
     if not HAS_TRITON:
         return "Triton is not installed"
     if exporting():
         return "an exported graph holds plain operators only"
-    if not value.is_cuda:
-        return f"the tensors are on {value.device.type}, not on a CUDA device"
-    if value.dtype not in (torch.float16, torch.bfloat16):
-        return f"values are {value.dtype}; float16 or bfloat16 is needed"
-    if value.shape[-1] > 128:
-        return f"head dimension {value.shape[-1]} exceeds 128"
-    if value.numel() == 0:
+    if not qkv.is_cuda:
+        return f"the tensors are on {qkv.device.type}, not on a CUDA device"
+    if qkv.dtype not in (torch.float16, torch.bfloat16):
+        return f"values are {qkv.dtype}; float16 or bfloat16 is needed"
+    if qkv.shape[-1] > 128:
+        return f"head dimension {qkv.shape[-1]} exceeds 128"
+    if qkv.numel() == 0:
         return "there is nothing to compute"
     return None
 
 
-def _joint_refusal(query: Tensor, key: Tensor, value: Tensor, *parameters: Tensor, **options) -> str | None:
-    refusal = _fused_refusal(query, key, value)
+def _joint_refusal(qkv: Tensor, *parameters: Tensor, **options) -> str | None:
+    refusal = _fused_refusal(qkv)
     if refusal is not None:
         return refusal
-    if not query.dtype == key.dtype == value.dtype:
-        return f"query, key and value are {query.dtype}, {key.dtype} and {value.dtype}; one type is needed"
-    if value.shape[-1] > LARGEST_HEAD:
-        return f"head dimension {value.shape[-1]} exceeds {LARGEST_HEAD}"
-    if value.shape[2] > LONGEST_ROW:
-        return f"a row of {value.shape[2]} keys is not held at once; {LONGEST_ROW} are"
+    if qkv.shape[-1] > LARGEST_HEAD:
+        return f"head dimension {qkv.shape[-1]} exceeds {LARGEST_HEAD}"
+    if qkv.shape[1] > LONGEST_ROW:
+        return f"a row of {qkv.shape[1]} keys is not held at once; {LONGEST_ROW} are"
     scale = options.get("scale")
     if scale is not None and scale <= 0:
         return f"scale {scale} is not positive"
     return None
 
 
-def _dense_reservation(query: Tensor, key: Tensor, value: Tensor, *parameters: Tensor, **options) -> str | None:
-    if value.shape[2] > LARGEST_DENSE:
-        return f"{value.shape[2]} positions make the N×N weights large; above {LARGEST_DENSE} they are kept separable"
-    if not value.is_cuda:
-        return f"on {value.device.type} two one-dimensional products are less work and faster"
+def _dense_reservation(qkv: Tensor, *parameters: Tensor, **options) -> str | None:
+    if qkv.shape[1] > LARGEST_DENSE:
+        return f"{qkv.shape[1]} positions make the N×N weights large; above {LARGEST_DENSE} they are kept separable"
+    if not qkv.is_cuda:
+        return f"on {qkv.device.type} two one-dimensional products are less work and faster"
     return None
 
 
@@ -134,9 +137,7 @@ BACKENDS = [
 
 
 def gated_positional_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    qkv: Tensor,
     v_pos: Tensor,
     pos_bias: Tensor,
     gate: Tensor,
@@ -145,22 +146,23 @@ def gated_positional_attention(
     scale: float | None = None,
     backend: str | None = None,
 ) -> Tensor:
-    """q, k, v [B,n,N,d], v_pos [n,3] over (‖δ‖², δ_row, δ_col), pos_bias [n], gate λ [n] → [B,n,N,d].
+    """qkv [B,N,3,n,d], v_pos [n,3] over (‖δ‖², δ_row, δ_col), pos_bias [n], gate λ [n] → [B,n,N,d].
 
     `scale` multiplies the content logits; None means 1/√d. On the meta device, where only arithmetic is counted, the
     equation stands as written.
     """
-    if query.is_meta and backend is None:
+    if qkv.dim() != 5 or qkv.shape[2] != 3:
+        raise ValueError(f"qkv must be [batch, positions, 3, heads, channels], not of shape {tuple(qkv.shape)}")
+    if qkv.is_meta and backend is None:
+        query, key, value = _heads_outside(qkv)
         return reference.gated_positional_attention(query, key, value, v_pos, gate, grid_size=grid_size, scale=scale)
-    arguments = (query, key, value, v_pos, pos_bias, gate)
+    arguments = (qkv, v_pos, pos_bias, gate)
     chosen = choose(BACKENDS, backend, *arguments, grid_size=grid_size, scale=scale)
     return chosen.run(*arguments, grid_size=grid_size, scale=scale)
 
 
 def explain_gated_positional_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    qkv: Tensor,
     v_pos: Tensor,
     pos_bias: Tensor,
     gate: Tensor,
@@ -169,4 +171,4 @@ def explain_gated_positional_attention(
     scale: float | None = None,
 ) -> list[Verdict]:
     """What each backend says about this call: it runs, or why it cannot."""
-    return verdicts(BACKENDS, query, key, value, v_pos, pos_bias, gate, grid_size=grid_size, scale=scale)
+    return verdicts(BACKENDS, qkv, v_pos, pos_bias, gate, grid_size=grid_size, scale=scale)
