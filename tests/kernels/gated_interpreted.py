@@ -56,8 +56,8 @@ def case(name: str) -> dict[str, tuple[float, float]]:
     batch, heads, grid, dim, scale, forward, (rows, columns) = CASES[name]
     plans.FORWARD, plans.ROWS, plans.COLUMNS = forward, rows, columns
     tokens = grid[0] * grid[1]
-    # Neither is dense: a slice of something wider, as a projection with more outputs would leave it.
-    qkv = torch.randn(batch, tokens, 3, heads, dim + 3, dtype=torch.float16)[..., :dim]
+    # Neither is dense: a slice of something wider, as a projection with more outputs would leave it, aligned or not.
+    qkv = torch.randn(batch, tokens, 3, heads, dim + (3 if batch == 2 else 8), dtype=torch.float16)[..., :dim]
     gradient = torch.randn(batch, tokens, heads + 1, dim, dtype=torch.float16)[:, :, 1:].transpose(1, 2)
     inputs = (qkv, torch.randn(heads, 3), torch.randn(heads))
 

@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 pytest.importorskip("triton")
 
 from nearsight.kernels._gated_triton_plans import spans, tiling
+from nearsight.kernels.gated_triton import stride_unit
 
 SCRIPT = Path(__file__).with_name("gated_interpreted.py")
 CASES = (
@@ -74,3 +76,9 @@ def test_a_few_rows_left_over_get_a_tile_of_their_size(tokens, cut):
     assert tiling(tokens, 64, tail=True) == cut
     rows, tiles, tail = tiling(tokens, 64, tail=False)
     assert (rows * tiles >= tokens, tail) == (True, 0)
+
+
+@pytest.mark.parametrize(("heads", "dim", "unit"), [(9, 24, 8), (4, 48, 8), (3, 12, 4), (3, 5, 1)])
+def test_strides_are_counted_in_the_largest_unit_they_allow(heads, dim, unit):
+    qkv = torch.empty(2, 7, 3, heads, dim).permute(2, 0, 3, 1, 4)
+    assert stride_unit(qkv[0], torch.empty(2, 7, 9, 48).transpose(1, 2)) == unit

@@ -58,8 +58,8 @@ def by_rows(
     query, key, value, gradient, share, log_sum, grad_query, delta, share_part,
     packed_image, packed_head, packed_place, gradient_image, gradient_head, gradient_place,
     grad_image, grad_head, grad_place, num_heads, logit_scale, grad_scale,
-    TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr,
-    TILES: tl.constexpr, TAIL: tl.constexpr,
+    UNIT: tl.constexpr, TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, KEYS: tl.constexpr,
+    ROWS: tl.constexpr, TILES: tl.constexpr, TAIL: tl.constexpr,
 ):  # fmt: skip
     """A tile of queries against all keys: ∂query, Δ for the other kernel, and this program's part of ∂share.
 
@@ -70,15 +70,17 @@ def by_rows(
     tile = program % TILES
     head = pair % num_heads
     image = (pair // num_heads).to(tl.int64)
-    query += image * packed_image + head * packed_head
-    gradient += image * gradient_image + head * gradient_head
-    grad_query += image * grad_image + head * grad_head
+    packed_place *= UNIT
+    gradient_place *= UNIT
+    grad_place *= UNIT
+    packed_start = (image * packed_image + head * packed_head) * UNIT
+    query += packed_start
+    gradient += (image * gradient_image + head * gradient_head) * UNIT
+    grad_query += (image * grad_image + head * grad_head) * UNIT
     log_sum += pair.to(tl.int64) * TOKENS
     delta += pair.to(tl.int64) * TOKENS
-    keys = load_keys(key + image * packed_image + head * packed_head, packed_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
-    values = load_keys(
-        value + image * packed_image + head * packed_head, packed_place, TOKENS, HEAD_DIM, CHANNELS, KEYS
-    )
+    keys = load_keys(key + packed_start, packed_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
+    values = load_keys(value + packed_start, packed_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
     factor = tl.load(share + head) * grad_scale
     share_part += pair * (TILES + (TAIL > 0)) + tile
     if TAIL > 0:  # noqa: SIM102 (known when compiled, unlike the second)
@@ -175,8 +177,9 @@ def by_columns(
     query, key, value, gradient, weights, share, log_sum, delta, grad_key, grad_value,
     packed_image, packed_head, packed_place, gradient_image, gradient_head, gradient_place,
     grad_image, grad_head, grad_place, num_heads, weight_cols, logit_scale, grad_scale,
-    TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, STEP: tl.constexpr,
-    TILES: tl.constexpr, TAIL: tl.constexpr, TAIL_CHANNELS: tl.constexpr, TAIL_STEP: tl.constexpr, ADD: tl.constexpr,
+    UNIT: tl.constexpr, TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
+    STEP: tl.constexpr, ADD: tl.constexpr, TILES: tl.constexpr, TAIL: tl.constexpr, TAIL_CHANNELS: tl.constexpr,
+    TAIL_STEP: tl.constexpr,
 ):  # fmt: skip
     """∂key and ∂value of a tile of ROWS keys, which meet the queries STEP at a time.
 
@@ -188,15 +191,20 @@ def by_columns(
     tile = program % programs
     head = pair % num_heads
     image = (pair // num_heads).to(tl.int64)
-    query += image * packed_image + head * packed_head
-    key += image * packed_image + head * packed_head
-    value += image * packed_image + head * packed_head
-    gradient += image * gradient_image + head * gradient_head
+    packed_place *= UNIT
+    gradient_place *= UNIT
+    grad_place *= UNIT
+    packed_start = (image * packed_image + head * packed_head) * UNIT
+    query += packed_start
+    key += packed_start
+    value += packed_start
+    gradient += (image * gradient_image + head * gradient_head) * UNIT
     weights += head * TOKENS * weight_cols
     log_sum += pair.to(tl.int64) * TOKENS
     delta += pair.to(tl.int64) * TOKENS
-    grad_key += image * grad_image + head * grad_head
-    grad_value += image * grad_image + head * grad_head
+    grad_start = (image * grad_image + head * grad_head) * UNIT
+    grad_key += grad_start
+    grad_value += grad_start
     own_share = tl.load(share + head)
     if tile < TILES:
         tile_columns(

@@ -107,8 +107,9 @@ def over_tiles(
     query, key, value, weights, share, output, log_sum,
     packed_image, packed_head, packed_place, output_image, output_head, output_place,
     num_heads, weight_cols, logit_scale,
-    TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr,
-    TILES: tl.constexpr, GROUPS: tl.constexpr, TAIL: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr,
+    UNIT: tl.constexpr, TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, KEYS: tl.constexpr,
+    ROWS: tl.constexpr, TILES: tl.constexpr, GROUPS: tl.constexpr, TAIL: tl.constexpr, ADD: tl.constexpr,
+    KEEP: tl.constexpr,
 ):  # fmt: skip
     """GROUPS programs for an image and head take TILES tiles of queries each, the last one also the TAIL rows after.
 
@@ -120,14 +121,15 @@ def over_tiles(
     group = program % GROUPS
     head = pair % num_heads
     image = (pair // num_heads).to(tl.int64)
-    query += image * packed_image + head * packed_head
-    output += image * output_image + head * output_head
+    packed_place *= UNIT
+    output_place *= UNIT
+    packed_start = (image * packed_image + head * packed_head) * UNIT
+    query += packed_start
+    output += (image * output_image + head * output_head) * UNIT
     log_sum += pair.to(tl.int64) * TOKENS
     weights += head * TOKENS * weight_cols
-    keys = load_keys(key + image * packed_image + head * packed_head, packed_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
-    values = load_keys(
-        value + image * packed_image + head * packed_head, packed_place, TOKENS, HEAD_DIM, CHANNELS, KEYS
-    )
+    keys = load_keys(key + packed_start, packed_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
+    values = load_keys(value + packed_start, packed_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
     own_share = tl.load(share + head)
     for tile in range(TILES):
         row = (group * TILES + tile) * ROWS + tl.arange(0, ROWS)

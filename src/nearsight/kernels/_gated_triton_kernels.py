@@ -66,9 +66,12 @@ def _weight_gradient(
     gradient, value, partial,
     gradient_image, gradient_head, gradient_place, value_image, value_head, value_place,
     batch, num_heads, tokens, weight_cols, tiles, images,
-    HEAD_DIM: tl.constexpr, D: tl.constexpr, SIDE: tl.constexpr,
+    UNIT: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
-    """partial[share, h, i, j] = Σ_b Σ_d ∂out[b, i, h, d] · value[b, j, h, d] over this share's `images` images."""
+    """partial[share, h, i, j] = Σ_b Σ_d ∂out[b, i, h, d] · value[b, j, h, d] over this share's `images` images.
+
+    Strides are in units of UNIT elements.
+    """
     program = tl.program_id(0)
     tile_col = program % tiles
     tile_row = (program // tiles) % tiles
@@ -78,10 +81,10 @@ def _weight_gradient(
     col = tile_col * SIDE + tl.arange(0, SIDE)
     channel = tl.arange(0, D)
     first = share * images
-    gradient += (
-        first.to(tl.int64) * gradient_image + head * gradient_head + row[:, None] * gradient_place + channel[None, :]
-    )
-    value += first.to(tl.int64) * value_image + head * value_head + col[None, :] * value_place + channel[:, None]
+    gradient += (first.to(tl.int64) * gradient_image + head * gradient_head) * UNIT
+    gradient += row[:, None] * (gradient_place * UNIT) + channel[None, :]
+    value += (first.to(tl.int64) * value_image + head * value_head) * UNIT
+    value += col[None, :] * (value_place * UNIT) + channel[:, None]
     known_row = (row[:, None] < tokens) & (channel[None, :] < HEAD_DIM)
     known_col = (col[None, :] < tokens) & (channel[:, None] < HEAD_DIM)
 
@@ -90,8 +93,8 @@ def _weight_gradient(
         left = tl.load(gradient, mask=known_row, other=0.0)
         right = tl.load(value, mask=known_col, other=0.0)
         result = tl.dot(left, right, result)
-        gradient += gradient_image
-        value += value_image
+        gradient += gradient_image * UNIT
+        value += value_image * UNIT
 
     at = partial + (share * num_heads + head).to(tl.int64) * tokens * weight_cols
     tl.store(

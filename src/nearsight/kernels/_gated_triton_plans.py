@@ -40,7 +40,10 @@ class RowsPlan(NamedTuple):
 
 
 class ColumnsPlan(NamedTuple):
-    """Backward by columns (∂key, ∂value): `rows` keys to a program, which meet the queries `step` at a time."""
+    """Backward by columns (∂key, ∂value): `rows` keys to a program, which meet the queries `step` at a time.
+
+    `registers` is the most a thread may take: 128 let four programs of four warps run on a multiprocessor.
+    """
 
     rows: int
     step: int
@@ -49,12 +52,13 @@ class ColumnsPlan(NamedTuple):
     add: bool = False
     spare_channels: bool = True
     tail: bool = True
+    registers: int | None = None
 
 
 # The fastest on an H200 at 14×14 tokens of 48 channels with 9 heads, and within a percent of it with 4 and 16.
 FORWARD = ForwardPlan(rows=64, warps=4, stages=2, all_tiles=True, add=True, spare_channels=False)
 ROWS = RowsPlan(rows=64, warps=4, stages=1, spare_channels=False)
-COLUMNS = ColumnsPlan(rows=64, step=32, warps=4, stages=2, add=True)
+COLUMNS = ColumnsPlan(rows=64, step=32, warps=4, stages=2, add=True, registers=128)
 
 
 def power(length: int) -> int:

@@ -7,6 +7,8 @@ A *span* is (start, width) with a power of two for its width. The channels of a 
 tuple, and 48 channels are not padded to 64 nor 196 keys to 256. A matrix is a tuple of tiles, one for each span of
 channels.
 
+Strides are given in units of UNIT elements, 8 where they allow it (see `stride_unit`).
+
 Tensor cores multiply 64 rows at once. A few rows left over (4 of 196) would waste a tile of them, so these go *across*:
 every matrix transposed, the few as columns, of which 16 are as good as 64, and long axes (keys, channels) as rows.
 """

@@ -6,7 +6,7 @@ from torch import Tensor
 from . import _gated_triton_backward as backward_kernels
 from . import _gated_triton_forward as forward_kernels
 from . import _gated_triton_plans as plans
-from .gated_triton import _dense_channels, _places, weight_gradient
+from .gated_triton import _dense_channels, _places, stride_unit, weight_gradient
 
 LOG2_E = 1.4426950408889634
 
@@ -37,11 +37,12 @@ def attend_gated(qkv: Tensor, weights: Tensor, share: Tensor, scale: float, keep
     rows, tiles, tail = plans.tiling(tokens, plan.rows, plan.tail)
     together = tiles if plan.all_tiles else 1
     groups = tiles // together
+    unit = stride_unit(query, output)
     with torch.cuda.device_of(qkv):
         forward_kernels.over_tiles[(batch * num_heads * groups,)](
             query, key, value, weights.contiguous(), share, output, log_sum,
-            *_places(query), *_places(output), num_heads, weights.shape[2], scale * LOG2_E,
-            TOKENS=tokens, HEAD_DIM=head_dim, CHANNELS=plans.channel_spans(head_dim, plan.spare_channels),
+            *_places(query, unit), *_places(output, unit), num_heads, weights.shape[2], scale * LOG2_E,
+            UNIT=unit, TOKENS=tokens, HEAD_DIM=head_dim, CHANNELS=plans.channel_spans(head_dim, plan.spare_channels),
             KEYS=plans.key_spans(tokens, plan.spare_keys), ROWS=rows, TILES=together, GROUPS=groups, TAIL=tail,
             ADD=plan.add, KEEP=keep, num_warps=plan.warps, num_stages=plan.stages,
         )  # fmt: skip
@@ -77,10 +78,11 @@ def _by_rows(
     rows, tiles, tail = plans.tiling(tokens, plan.rows, plan.tail)
     delta = torch.empty_like(log_sum)
     share_part = log_sum.new_empty(batch, num_heads, tiles + (tail > 0))
+    unit = stride_unit(query, gradient, grad_query)
     backward_kernels.by_rows[(batch * num_heads * tiles,)](
         query, key, value, gradient, share, log_sum, grad_query, delta, share_part,
-        *_places(query), *_places(gradient), *_places(grad_query), num_heads, scale * LOG2_E, scale,
-        TOKENS=tokens, HEAD_DIM=head_dim, CHANNELS=plans.channel_spans(head_dim, plan.spare_channels),
+        *_places(query, unit), *_places(gradient, unit), *_places(grad_query, unit), num_heads, scale * LOG2_E, scale,
+        UNIT=unit, TOKENS=tokens, HEAD_DIM=head_dim, CHANNELS=plans.channel_spans(head_dim, plan.spare_channels),
         KEYS=plans.key_spans(tokens, plan.spare_keys), ROWS=rows, TILES=tiles, TAIL=tail,
         num_warps=plan.warps, num_stages=plan.stages,
     )  # fmt: skip
@@ -97,14 +99,15 @@ def _by_columns(
     _, grad_key, grad_value = _heads_outside(grad_qkv)
     batch, num_heads, tokens, head_dim = query.shape
     rows, tiles, tail = plans.tiling(tokens, plan.rows, plan.tail)
+    unit = stride_unit(query, gradient, grad_key)
     backward_kernels.by_columns[(batch * num_heads * (tiles + (tail > 0)),)](
         query, key, value, gradient, weights, share, log_sum, delta, grad_key, grad_value,
-        *_places(query), *_places(gradient), *_places(grad_key),
+        *_places(query, unit), *_places(gradient, unit), *_places(grad_key, unit),
         num_heads, weights.shape[2], scale * LOG2_E, scale,
-        TOKENS=tokens, HEAD_DIM=head_dim, CHANNELS=plans.channel_spans(head_dim, plan.spare_channels),
+        UNIT=unit, TOKENS=tokens, HEAD_DIM=head_dim, CHANNELS=plans.channel_spans(head_dim, plan.spare_channels),
         ROWS=rows, STEP=min(plan.step, plans.power(tokens)), TILES=tiles,
         TAIL=tail, TAIL_CHANNELS=plans.channel_spans(head_dim, spare=False), TAIL_STEP=plans.TAIL_STEP, ADD=plan.add,
-        num_warps=plan.warps, num_stages=plan.stages,
+        num_warps=plan.warps, num_stages=plan.stages, maxnreg=plan.registers,
     )  # fmt: skip
 
 

@@ -1,5 +1,7 @@
 """GPSA's positional half on the GPU: launches of the Triton kernels, as custom operators."""
 
+import math
+
 import torch
 import triton
 from torch import Tensor
@@ -14,9 +16,18 @@ ALIGNMENT = 16
 PROGRAMS_WANTED = 528  # four for each multiprocessor of a large device
 
 
-def _places(tensor: Tensor) -> tuple[int, int, int]:
-    """Strides of [B, n, N, d] over images, heads and positions."""
-    return tensor.stride(0), tensor.stride(1), tensor.stride(2)
+def _places(tensor: Tensor, unit: int = 1) -> tuple[int, int, int]:
+    """Strides of [B, n, N, d] over images, heads and positions, in units."""
+    return tensor.stride(0) // unit, tensor.stride(1) // unit, tensor.stride(2) // unit
+
+
+def stride_unit(*tensors: Tensor) -> int:
+    """8, or less if a stride of these [B, n, N, d] is not a multiple of it.
+
+    A row that starts at a multiple of 8 elements is loaded 16 bytes at a time. Triton looks for multiples of 16 alone,
+    which 9 heads of 24 channels are not; a product with a constant 8 it understands.
+    """
+    return math.gcd(8, *(stride for tensor in tensors for stride in tensor.stride()[:3]))
 
 
 def _dense_channels(tensor: Tensor) -> Tensor:
@@ -96,10 +107,11 @@ def weight_gradient(gradient: Tensor, value: Tensor, weights: Tensor) -> Tensor:
     images = triton.cdiv(batch, shares)
     shares = triton.cdiv(batch, images)
     weight_shares = value.new_empty(shares, *weights.shape, dtype=torch.float32)
+    unit = stride_unit(gradient, value)
     kernels._weight_gradient[(shares * num_heads * tiles * tiles,)](
-        gradient, value, weight_shares, *_places(gradient), *_places(value),
+        gradient, value, weight_shares, *_places(gradient, unit), *_places(value, unit),
         batch, num_heads, tokens, weights.shape[2], tiles, images,
-        HEAD_DIM=head_dim, D=max(16, triton.next_power_of_2(head_dim)), SIDE=SIDE,
+        UNIT=unit, HEAD_DIM=head_dim, D=max(16, triton.next_power_of_2(head_dim)), SIDE=SIDE,
         num_warps=GRADIENT_WARPS, num_stages=STAGES,
     )  # fmt: skip
     return weight_shares.sum(dim=0)
