@@ -11,6 +11,7 @@ import warnings
 os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
+from torch.nn import functional as F
 
 from nearsight.functional.local import local_attention
 from nearsight.kernels import gated_triton, local_triton
@@ -71,7 +72,7 @@ def mix_case(name: str) -> dict[str, float]:
     )
     weights, scale = torch.rand(heads, tokens, tokens, dtype=torch.float16), torch.rand(heads)
     leaves = [x.detach().requires_grad_() for x in (content, value, weights, scale)]
-    out = gated_triton.mix_positions(leaves[0], leaves[1], gated_triton.aligned_weights(leaves[2]), leaves[3])
+    out = gated_triton.mix_positions(leaves[0], leaves[1], F.pad(leaves[2], (0, -tokens % 16)), leaves[3])
     ours = [out, *torch.autograd.grad(out, leaves, gradient)]
     leaves = [x.detach().double().requires_grad_() for x in (content, value, weights, scale)]
     out = leaves[3][:, None, None] * leaves[0] + leaves[2] @ leaves[1]

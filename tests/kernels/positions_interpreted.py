@@ -22,25 +22,30 @@ def error(ours: torch.Tensor, exact: torch.Tensor) -> float:
     return ((ours.double() - exact).norm() / exact.norm().clamp(min=1e-12)).item()
 
 
-def case(height: int, width: int, heads: int = 3) -> dict[str, float]:
+def equation(parameters, gradients, height: int, width: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    v_pos, gate = (x.detach().to(dtype).requires_grad_() for x in parameters)
+    strength = gate.sigmoid()
+    outputs = [strength[:, None, None] * positional_weights(v_pos, (height, width)), 1 - strength]
+    return outputs + list(torch.autograd.grad(outputs, (v_pos, gate), [x.to(dtype) for x in gradients]))
+
+
+def case(height: int, width: int, heads: int = 3) -> dict[str, tuple[float, float]]:
+    """Relative errors of ours and of the equation in float32."""
     tokens = height * width
     parameters = torch.randn(heads, 3), torch.randn(heads), torch.randn(heads)
-    weights_gradient, share_gradient = torch.randn(heads, tokens, tokens), torch.randn(heads)
+    gradients = torch.randn(heads, tokens, tokens), torch.randn(heads)
 
     leaves = [x.clone().requires_grad_() for x in parameters]
     weights, share = gated_positions.gated_weights(*leaves, height, width, torch.float32)
     assert not weights[:, :, tokens:].any(), "the columns beyond the keys must be zeros"
-    padded = torch.nn.functional.pad(weights_gradient, (0, weights.shape[-1] - tokens), value=3.0)
-    v_pos, bias, gate = torch.autograd.grad((weights, share), leaves, (padded, share_gradient))
+    padded = torch.nn.functional.pad(gradients[0], (0, weights.shape[-1] - tokens), value=3.0)
+    v_pos, bias, gate = torch.autograd.grad((weights, share), leaves, (padded, gradients[1]))
     assert not bias.any(), "the softmax cancels the bias"
-    ours = [weights[:, :, :tokens], share, v_pos, gate]
 
-    leaves = [x.double().requires_grad_() for x in (parameters[0], parameters[2])]
-    strength = leaves[1].sigmoid()
-    exact = [strength[:, None, None] * positional_weights(leaves[0], (height, width)), 1 - strength]
-    gradients = (weights_gradient.double(), share_gradient.double())
-    exact += torch.autograd.grad(exact, leaves, gradients)
-    return {n: error(a, b) for n, a, b in zip(("weights", "share", "v_pos", "gate"), ours, exact, strict=True)}
+    ours = [weights[:, :, :tokens], share, v_pos, gate]
+    low, exact = (equation(parameters[::2], gradients, height, width, t) for t in (torch.float32, torch.float64))
+    names = ("weights", "share", "v_pos", "gate")
+    return {n: (error(a, c), error(b, c)) for n, a, b, c in zip(names, ours, low, exact, strict=True)}
 
 
 if __name__ == "__main__":

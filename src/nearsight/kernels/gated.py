@@ -42,9 +42,7 @@ def _dense_weights(v_pos: Tensor, pos_bias: Tensor, gate_value: Tensor, grid_siz
 def _joint(
     qkv: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor, *, grid_size: Grid, scale: float | None = None
 ) -> Tensor:
-    gate_value = gate.sigmoid()
-    weights = gated_triton.aligned_weights(_dense_weights(v_pos, pos_bias, gate_value, grid_size).to(qkv.dtype))
-    share = (1 - gate_value).float()
+    weights, share = torch.ops.nearsight.gated_weights(v_pos, pos_bias, gate, *grid_size, qkv.dtype)
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in (qkv, weights, share))
     scale = qkv.shape[-1] ** -0.5 if scale is None else scale
     return torch.ops.nearsight.attend_gated(qkv, weights, share, scale, keep)[0]
@@ -53,11 +51,10 @@ def _joint(
 def _fused(
     qkv: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor, *, grid_size: Grid, scale: float | None = None
 ) -> Tensor:
-    gate_value = gate.sigmoid()
-    weights = gated_triton.aligned_weights(_dense_weights(v_pos, pos_bias, gate_value, grid_size).to(qkv.dtype))
+    weights, share = torch.ops.nearsight.gated_weights(v_pos, pos_bias, gate, *grid_size, qkv.dtype)
     query, key, value = _heads_outside(qkv)
     content = F.scaled_dot_product_attention(query, key, value, scale=scale)
-    return torch.ops.nearsight.mix_positions(content, value, weights, (1 - gate_value).float())
+    return torch.ops.nearsight.mix_positions(content, value, weights, share)
 
 
 def _dense(
@@ -126,7 +123,7 @@ def _always(*arguments: Tensor, **options) -> None:
 
 
 if HAS_TRITON:
-    from . import gated_joint, gated_triton  # noqa: F401 (gated_joint brings its operators)
+    from . import gated_joint, gated_positions, gated_triton  # noqa: F401 (they bring their operators)
 
 BACKENDS = [
     Backend("joint", _joint_refusal, _joint),

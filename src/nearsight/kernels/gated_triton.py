@@ -5,14 +5,12 @@ import math
 import torch
 import triton
 from torch import Tensor
-from torch.nn import functional as F
 
 from . import _gated_triton_kernels as kernels
 
 ROWS, DEPTH, MIX_WARPS = 128, 32, 4
 SIDE, GRADIENT_WARPS = 128, 4
 STAGES = 3
-ALIGNMENT = 16
 PROGRAMS_WANTED = 528  # four for each multiprocessor of a large device
 
 
@@ -40,11 +38,6 @@ def _positions_outside(tensor: Tensor) -> Tensor:
     return tensor.new_empty(batch, tokens, num_heads, head_dim).transpose(1, 2)
 
 
-def aligned_weights(weights: Tensor) -> Tensor:
-    """[n, N, N] with columns of zeros up to a multiple of 16, so that every row starts on an aligned address."""
-    return F.pad(weights, (0, -weights.shape[-1] % ALIGNMENT))
-
-
 def _launch_mix(
     weights: Tensor, value: Tensor, content: Tensor, scale: Tensor, output: Tensor, other: Tensor, partial: Tensor,
     backward: bool,
@@ -64,7 +57,7 @@ def _launch_mix(
 def mix_positions(content: Tensor, value: Tensor, weights: Tensor, scale: Tensor) -> Tensor:
     """scale·content + weights·value: content and value [B, n, N, d], weights [n, N, M], scale [n] → [B, n, N, d].
 
-    The weights' columns beyond N are zeros up to M, a multiple of 16: see `aligned_weights`.
+    The weights' columns beyond N are zeros up to M, a multiple of 16: see `gated_positions`.
     """
     content, value = _dense_channels(content), _dense_channels(value)
     output = _positions_outside(value)
