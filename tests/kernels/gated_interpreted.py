@@ -34,16 +34,9 @@ CASES = {
         (RowsPlan(32, 1, **PADDED), ColumnsPlan(32, 16, 1, add=True, spare_channels=False)),
     ),
     "all_tiles_of_an_image": (2, 2, (5, 10), 16, None, ForwardPlan(16, 1, all_tiles=True), TWO),
-    "all_tiles_and_a_tail": (1, 2, (5, 7), 64, None, ForwardPlan(32, 1, all_tiles=True, add=True), TWO),
-    "tails": (1, 2, (5, 7), 48, None, ForwardPlan(32, 2), (RowsPlan(32, 2), ColumnsPlan(32, 32, 2))),
-    "one_row_is_left": (2, 2, (5, 13), 24, 0.3, *IN_USE),
-    "five_rows_are_left": (1, 3, (7, 19), 48, None, *IN_USE),
-    "sixteen_rows_are_left": (1, 1, (4, 20), 48, None, *IN_USE),
-    "seventeen_rows_are_left": (1, 1, (3, 27), 48, None, *IN_USE),
-    "tails_padded": (
-        1, 2, (5, 13), 48, None, plans.FORWARD._replace(tail=False),
-        (plans.ROWS._replace(tail=False), plans.COLUMNS._replace(tail=False)),
-    ),
+    "all_tiles_with_a_rest": (1, 2, (5, 7), 64, None, ForwardPlan(32, 1, all_tiles=True, add=True), TWO),
+    "plans_in_use": (2, 2, (5, 13), 24, 0.3, *IN_USE),
+    "plans_in_use_48": (1, 3, (7, 19), 48, None, *IN_USE),
 }  # fmt: skip
 
 

@@ -15,9 +15,8 @@ from nearsight.kernels.gated_triton import stride_unit
 
 SCRIPT = Path(__file__).with_name("gated_interpreted.py")
 CASES = (
-    "odd_rectangle", "prime_row", "one_tile", "padded", "all_tiles_of_an_image", "all_tiles_and_a_tail",
-    "tails", "one_row_is_left", "five_rows_are_left", "sixteen_rows_are_left", "seventeen_rows_are_left",
-    "tails_padded",
+    "odd_rectangle", "prime_row", "one_tile", "padded", "all_tiles_of_an_image", "all_tiles_with_a_rest",
+    "plans_in_use", "plans_in_use_48",
 )  # fmt: skip
 
 
@@ -65,17 +64,9 @@ def test_spans_cover_a_length_with_little_padding(length, parts, widths):
     assert whole[0][1] >= length
 
 
-@pytest.mark.parametrize(
-    ("tokens", "cut"),
-    [
-        (196, (64, 3, 16)), (256, (64, 4, 0)), (64, (64, 1, 0)), (65, (64, 1, 16)), (80, (64, 1, 16)),
-        (81, (64, 2, 0)), (7, (16, 1, 0)),
-    ],
-)  # fmt: skip
-def test_a_few_rows_left_over_get_a_tile_of_their_size(tokens, cut):
-    assert tiling(tokens, 64, tail=True) == cut
-    rows, tiles, tail = tiling(tokens, 64, tail=False)
-    assert (rows * tiles >= tokens, tail) == (True, 0)
+@pytest.mark.parametrize(("tokens", "cut"), [(196, (64, 4)), (256, (64, 4)), (64, (64, 1)), (7, (16, 1))])
+def test_tiles_cover_the_rows_and_are_no_larger_than_needed(tokens, cut):
+    assert tiling(tokens, 64) == cut
 
 
 @pytest.mark.parametrize(("heads", "dim", "unit"), [(9, 24, 8), (4, 48, 8), (3, 12, 4), (3, 5, 1)])

@@ -12,20 +12,7 @@ the softmax needs no second pass, and position costs either one addition to its 
 import triton
 import triton.language as tl
 
-from ._gated_triton_shared import (
-    add_across,
-    add_product,
-    dot_rows,
-    load_keys,
-    load_rows,
-    load_weights,
-    load_weights_across,
-    scaled,
-    store_across,
-    store_rows,
-    zeros,
-    zeros_across,
-)  # fmt: skip
+from ._gated_triton_shared import add_product, dot_rows, load_keys, load_rows, load_weights, scaled, store_rows, zeros
 
 
 @triton.jit
@@ -69,49 +56,15 @@ def attend(
     return sums, peak + tl.log2(total)
 
 
-@triton.jit
-def attend_across(
-    query, key, value, weights, share, logit_scale,
-    TOKENS: tl.constexpr, CHANNELS: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    """The same for few queries, as columns: weights are tiles [span of keys, ROWS] and so are the logits."""
-    logits = ()
-    for index in tl.static_range(len(KEYS)):
-        logit = dot_rows(key[index], query)
-        if KEYS[index][0] + KEYS[index][1] > TOKENS:
-            known = KEYS[index][0] + tl.arange(0, KEYS[index][1]) < TOKENS
-            logit = tl.where(known[:, None], logit, float("-inf"))
-        logits = logits + (logit,)
-    peak = tl.max(logits[0], axis=0)
-    for index in tl.static_range(1, len(KEYS)):
-        peak = tl.maximum(peak, tl.max(logits[index], axis=0))
-    peak = peak * logit_scale
-
-    powers = ()
-    for index in tl.static_range(len(KEYS)):
-        powers = powers + (tl.exp2(logits[index] * logit_scale - peak[None, :]),)
-    total = tl.sum(powers[0], axis=0)
-    for index in tl.static_range(1, len(KEYS)):
-        total = total + tl.sum(powers[index], axis=0)
-    factor = (share / total)[None, :]
-
-    sums = zeros_across(ROWS, CHANNELS)
-    for index in tl.static_range(len(KEYS)):
-        mixed = powers[index] * factor + weights[index].to(tl.float32)
-        sums = add_across(sums, value[index], mixed.to(value[index][0].dtype))
-    return sums, peak + tl.log2(total)
-
-
 @triton.jit(do_not_specialize=["num_heads"])
 def over_tiles(
     query, key, value, weights, share, output, log_sum,
     packed_image, packed_head, packed_place, output_image, output_head, output_place,
     num_heads, weight_cols, logit_scale,
     UNIT: tl.constexpr, TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, KEYS: tl.constexpr,
-    ROWS: tl.constexpr, TILES: tl.constexpr, GROUPS: tl.constexpr, TAIL: tl.constexpr, ADD: tl.constexpr,
-    KEEP: tl.constexpr,
+    ROWS: tl.constexpr, TILES: tl.constexpr, GROUPS: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
-    """GROUPS programs for an image and head take TILES tiles of queries each, the last one also the TAIL rows after.
+    """GROUPS programs for an image and head take TILES tiles of queries each.
 
     Keys and values are loaded once for a program's tiles. Query, key and value have the same strides (packed_*) over
     images, heads and positions.
@@ -139,14 +92,3 @@ def over_tiles(
         store_rows(output, row, output_place, sums, TOKENS, HEAD_DIM, CHANNELS)
         if KEEP:
             tl.store(log_sum + row, log_total, mask=row < TOKENS)
-    if TAIL > 0:  # noqa: SIM102 (known when compiled, unlike the second)
-        if group == GROUPS - 1:
-            last = GROUPS * TILES * ROWS + tl.arange(0, TAIL)
-            few = load_rows(query, last, packed_place, TOKENS, HEAD_DIM, CHANNELS)
-            seen = load_weights_across(weights, last, weight_cols, TOKENS, KEYS)
-            some, log_some = attend_across(
-                few, keys, values, seen, own_share, logit_scale, TOKENS, CHANNELS, KEYS, TAIL
-            )
-            store_across(output, last, output_place, some, TOKENS, HEAD_DIM, CHANNELS)
-            if KEEP:
-                tl.store(log_sum + last, log_some, mask=last < TOKENS)

@@ -5,7 +5,6 @@ from typing import NamedTuple
 import triton
 
 SMALLEST = 16  # the least side of a tile that tensor cores multiply
-TAIL_STEP = 64  # queries that the tail's keys meet at a time: as rows, of which tensor cores take 64
 
 Spans = tuple[tuple[int, int], ...]
 
@@ -14,8 +13,7 @@ class ForwardPlan(NamedTuple):
     """`rows` queries to a tile; a program takes one, or `all_tiles` of an image and head.
 
     `spare` splits channels and keys into powers of two (32 + 16 for 48) instead of padding them to the next one; `add`
-    adds position to the content's weights instead of multiplying it by v on its own; `tail` gives up to 16 rows left
-    over a tile of their own size instead of a whole one.
+    adds position to the content's weights instead of multiplying it by v on its own.
     """
 
     rows: int
@@ -25,7 +23,6 @@ class ForwardPlan(NamedTuple):
     add: bool = False
     spare_channels: bool = True
     spare_keys: bool = True
-    tail: bool = True
 
 
 class RowsPlan(NamedTuple):
@@ -36,7 +33,6 @@ class RowsPlan(NamedTuple):
     stages: int = 1
     spare_channels: bool = True
     spare_keys: bool = True
-    tail: bool = True
 
 
 class ColumnsPlan(NamedTuple):
@@ -51,7 +47,6 @@ class ColumnsPlan(NamedTuple):
     stages: int = 2
     add: bool = False
     spare_channels: bool = True
-    tail: bool = True
     registers: int | None = None
 
 
@@ -87,10 +82,7 @@ def key_spans(tokens: int, spare: bool) -> Spans:
     return spans(tokens, spare, parts=3)
 
 
-def tiling(tokens: int, rows: int, tail: bool) -> tuple[int, int, int]:
-    """Rows of a tile, not larger than needed, how many tiles there are, and rows of a smaller one after them, or 0."""
+def tiling(tokens: int, rows: int) -> tuple[int, int]:
+    """Rows of a tile, not larger than needed, and how many tiles there are."""
     rows = min(rows, power(tokens))
-    whole, rest = divmod(tokens, rows)
-    if tail and whole > 0 and 0 < rest <= SMALLEST < rows:
-        return rows, whole, SMALLEST
-    return rows, triton.cdiv(tokens, rows), 0
+    return rows, triton.cdiv(tokens, rows)

@@ -58,27 +58,6 @@ def load_weights(at, row, cols, TOKENS: tl.constexpr, KEYS: tl.constexpr):
 
 
 @triton.jit
-def load_weights_across(at, row, cols, TOKENS: tl.constexpr, KEYS: tl.constexpr):
-    """The same transposed: tiles [span of keys, R]."""
-    tiles = ()
-    for index in tl.static_range(len(KEYS)):
-        col = KEYS[index][0] + tl.arange(0, KEYS[index][1])
-        known = (col < cols)[:, None] & (row < TOKENS)[None, :]
-        tiles = tiles + (tl.load(at + row[None, :] * cols + col[:, None], mask=known, other=0.0),)
-    return tiles
-
-
-@triton.jit
-def store_across(at, row, place, tiles, TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr):
-    """Stores tiles [span of channels, R] as rows `row`."""
-    for index in tl.static_range(len(CHANNELS)):
-        channel = CHANNELS[index][0] + tl.arange(0, CHANNELS[index][1])
-        known = (row < TOKENS)[:, None] & (channel < HEAD_DIM)[None, :]
-        tile = tl.trans(tiles[index]).to(at.dtype.element_ty)
-        tl.store(at + row[:, None] * place + channel[None, :], tile, mask=known)
-
-
-@triton.jit
 def dot_rows(left, right):
     """left · rightᵀ over all channels: tiles [R, span] and [S, span] → [R, S]."""
     product = tl.dot(left[0], tl.trans(right[0]))
@@ -97,15 +76,6 @@ def add_product(sums, left, right):
 
 
 @triton.jit
-def add_across(sums, left, right):
-    """sums + leftᵀ · right for every channel span: left tiles [S, span], right [S, R], sums tiles [span, R]."""
-    results = ()
-    for index in tl.static_range(len(left)):
-        results = results + (tl.dot(tl.trans(left[index]), right, sums[index]),)
-    return results
-
-
-@triton.jit
 def _blank(ROWS: tl.constexpr, WIDTH: tl.constexpr):
     return tl.zeros([ROWS, WIDTH], tl.float32)
 
@@ -115,14 +85,6 @@ def zeros(ROWS: tl.constexpr, CHANNELS: tl.constexpr):
     tiles = ()
     for index in tl.static_range(len(CHANNELS)):
         tiles = tiles + (_blank(ROWS, CHANNELS[index][1]),)
-    return tiles
-
-
-@triton.jit
-def zeros_across(ROWS: tl.constexpr, CHANNELS: tl.constexpr):
-    tiles = ()
-    for index in tl.static_range(len(CHANNELS)):
-        tiles = tiles + (_blank(CHANNELS[index][1], ROWS),)
     return tiles
 
 

@@ -34,7 +34,7 @@ def attend_gated(qkv: Tensor, weights: Tensor, share: Tensor, scale: float, keep
     query, key, value = _heads_outside(_dense_channels(qkv))
     batch, num_heads, tokens, head_dim = query.shape
     plan = plans.FORWARD
-    rows, tiles, tail = plans.tiling(tokens, plan.rows, plan.tail)
+    rows, tiles = plans.tiling(tokens, plan.rows)
     together = tiles if plan.all_tiles else 1
     groups = tiles // together
     unit = stride_unit(query, output)
@@ -43,7 +43,7 @@ def attend_gated(qkv: Tensor, weights: Tensor, share: Tensor, scale: float, keep
             query, key, value, weights.contiguous(), share, output, log_sum,
             *_places(query, unit), *_places(output, unit), num_heads, weights.shape[2], scale * LOG2_E,
             UNIT=unit, TOKENS=tokens, HEAD_DIM=head_dim, CHANNELS=plans.channel_spans(head_dim, plan.spare_channels),
-            KEYS=plans.key_spans(tokens, plan.spare_keys), ROWS=rows, TILES=together, GROUPS=groups, TAIL=tail,
+            KEYS=plans.key_spans(tokens, plan.spare_keys), ROWS=rows, TILES=together, GROUPS=groups,
             ADD=plan.add, KEEP=keep, num_warps=plan.warps, num_stages=plan.stages,
         )  # fmt: skip
     return output, log_sum
@@ -75,15 +75,15 @@ def _by_rows(
     query, key, value = _heads_outside(qkv)
     grad_query = _heads_outside(grad_qkv)[0]
     batch, num_heads, tokens, head_dim = query.shape
-    rows, tiles, tail = plans.tiling(tokens, plan.rows, plan.tail)
+    rows, tiles = plans.tiling(tokens, plan.rows)
     delta = torch.empty_like(log_sum)
-    share_part = log_sum.new_empty(batch, num_heads, tiles + (tail > 0))
+    share_part = log_sum.new_empty(batch, num_heads, tiles)
     unit = stride_unit(query, gradient, grad_query)
     backward_kernels.by_rows[(batch * num_heads * tiles,)](
         query, key, value, gradient, share, log_sum, grad_query, delta, share_part,
         *_places(query, unit), *_places(gradient, unit), *_places(grad_query, unit), num_heads, scale * LOG2_E, scale,
         UNIT=unit, TOKENS=tokens, HEAD_DIM=head_dim, CHANNELS=plans.channel_spans(head_dim, plan.spare_channels),
-        KEYS=plans.key_spans(tokens, plan.spare_keys), ROWS=rows, TILES=tiles, TAIL=tail,
+        KEYS=plans.key_spans(tokens, plan.spare_keys), ROWS=rows, TILES=tiles,
         num_warps=plan.warps, num_stages=plan.stages,
     )  # fmt: skip
     return delta, share_part.sum(dim=(0, 2))
@@ -98,15 +98,14 @@ def _by_columns(
     query, key, value = _heads_outside(qkv)
     _, grad_key, grad_value = _heads_outside(grad_qkv)
     batch, num_heads, tokens, head_dim = query.shape
-    rows, tiles, tail = plans.tiling(tokens, plan.rows, plan.tail)
+    rows, tiles = plans.tiling(tokens, plan.rows)
     unit = stride_unit(query, gradient, grad_key)
-    backward_kernels.by_columns[(batch * num_heads * (tiles + (tail > 0)),)](
+    backward_kernels.by_columns[(batch * num_heads * tiles,)](
         query, key, value, gradient, weights, share, log_sum, delta, grad_key, grad_value,
         *_places(query, unit), *_places(gradient, unit), *_places(grad_key, unit),
         num_heads, weights.shape[2], scale * LOG2_E, scale,
         UNIT=unit, TOKENS=tokens, HEAD_DIM=head_dim, CHANNELS=plans.channel_spans(head_dim, plan.spare_channels),
-        ROWS=rows, STEP=min(plan.step, plans.power(tokens)), TILES=tiles,
-        TAIL=tail, TAIL_CHANNELS=plans.channel_spans(head_dim, spare=False), TAIL_STEP=plans.TAIL_STEP, ADD=plan.add,
+        ROWS=rows, STEP=min(plan.step, plans.power(tokens)), TILES=tiles, ADD=plan.add,
         num_warps=plan.warps, num_stages=plan.stages, maxnreg=plan.registers,
     )  # fmt: skip
 
