@@ -45,7 +45,7 @@ def test_a_model_is_timed_in_both_ways():
         return torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
 
     entry = Entry("group", "tiny", lambda: torch.nn.Sequential(tiny(), torch.nn.Linear(4, 1000)), img_size=8)
-    row = measure(entry, False, 2, torch.device("cpu"), train=True, repeats=1)
+    (row,) = measure(entry, False, 2, torch.device("cpu"), train=True, repeats=1)
     assert row["mode"] == "eager"
     assert row["inference images/s"] > row["training images/s"] > 0
 

@@ -88,7 +88,7 @@ def models(
     only
         Measure groups whose name contains one of these comma-separated words: convit_tiny, 1024, resnet50…
     modes
-        Comma-separated: eager, compiled.
+        Comma-separated: eager, compiled (on a GPU also replayed as one CUDA graph).
     train
         Also time training steps (forward, backward, AdamW).
     repeats
@@ -115,12 +115,10 @@ def models(
         for mode in modes.split(","):
             if large and mode == "compiled":
                 continue
-            rows.append(
-                measure(
-                    entry, mode == "compiled", 1 if large else size, place, train=train and not large, repeats=repeats
-                )
-            )
-            print(as_table(rows[-1:], COLUMNS).splitlines()[-1], flush=True)
+            count = 1 if large else size
+            measured = measure(entry, mode == "compiled", count, place, train=train and not large, repeats=repeats)
+            print("\n".join(as_table(measured, COLUMNS).splitlines()[2:]), flush=True)
+            rows += measured
     print(as_table(rows, COLUMNS))
     print("\n".join(ratios(rows)))
     where = environment(place) | {"batch": str(batch or "default")}

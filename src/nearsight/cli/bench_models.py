@@ -1,4 +1,8 @@
-"""Whole models side by side: ours, timm's and plain ones of the same width, eager and compiled."""
+"""Whole models side by side: ours, timm's and plain ones of the same width, in three modes.
+
+Eager; compiled; and on a GPU "graph", compiled and replayed as one CUDA graph, which leaves out what Python and the
+launches cost: what the trainer does, and the only mode in which small models are not a measure of the CPU.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .bench_measure import Row, median_ms, peak_memory
+from .bench_measure import Row, device_ms, median_ms, peak_memory
 
+MODES = ("eager", "compiled", "graph")
 COLUMNS = ("group", "model", "mode", "inference images/s", "training images/s", "training GiB", "inference GiB")
 
 
@@ -69,8 +74,11 @@ def entries() -> list[Entry]:
     return listed
 
 
-def measure(entry: Entry, compiled: bool, batch: int, device: torch.device, *, train: bool, repeats: int) -> Row:
-    """Images a second and memory of one model in one mode; bfloat16 autocast on a GPU, float32 on a CPU."""
+def measure(entry: Entry, compiled: bool, batch: int, device: torch.device, *, train: bool, repeats: int) -> list[Row]:
+    """Images a second and memory of one model, eager or compiled; compiled on a GPU, a second row has the graph's.
+
+    bfloat16 autocast on a GPU, float32 on a CPU.
+    """
     torch.manual_seed(0)
     torch._dynamo.reset()
     order = torch.channels_last if entry.channels_last else torch.contiguous_format
@@ -80,43 +88,41 @@ def measure(entry: Entry, compiled: bool, batch: int, device: torch.device, *, t
     sets = [torch.randn(shape, device=device).to(memory_format=order) for _ in range(2)]
     labels = torch.randint(1000, (batch,), device=device)
     half = device.type == "cuda"
+    optimizer = torch.optim.AdamW(model.parameters(), fused=half, capturable=half)
 
     def infer(images: Tensor) -> Tensor:
         with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=half):
             return run(images)
 
-    row: Row = {"group": entry.group, "model": entry.name, "mode": "compiled" if compiled else "eager"}
-    model.eval()
-    infer(sets[0])
-    used = peak_memory(infer, sets[0], device)
-    row["inference GiB"] = None if used is None else used / 2**30
-    row["inference images/s"] = batch / median_ms(infer, sets, device, repeats) * 1e3
-    if train:
-        model.train()
-        optimizer = torch.optim.AdamW(model.parameters(), fused=half)
+    def learn(images: Tensor) -> None:
+        with torch.autocast(device.type, torch.bfloat16, enabled=half):
+            loss = nn.functional.cross_entropy(run(images), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
-        def learn(images: Tensor) -> None:
-            with torch.autocast(device.type, torch.bfloat16, enabled=half):
-                loss = nn.functional.cross_entropy(run(images), labels)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-        learn(sets[0])
-        used = peak_memory(learn, sets[0], device)
-        row["training GiB"] = None if used is None else used / 2**30
-        row["training images/s"] = batch / median_ms(learn, sets, device, repeats) * 1e3
-    if device.type == "cuda":
-        del model, run
+    timers = {"compiled": median_ms} if compiled else {"eager": median_ms}
+    if compiled and half:
+        timers["graph"] = device_ms
+    rows: list[Row] = [{"group": entry.group, "model": entry.name, "mode": mode} for mode in timers]
+    for what, step in (("inference", infer), *((("training", learn),) if train else ())):
+        model.train(what == "training")
+        step(sets[0])
+        used = peak_memory(step, sets[0], device)
+        for row, timer in zip(rows, timers.values(), strict=True):
+            row[f"{what} GiB"] = None if used is None else used / 2**30
+            row[f"{what} images/s"] = batch / timer(step, sets, device, repeats) * 1e3
+    if half:
+        del model, run, optimizer
         torch.cuda.empty_cache()
-    return row
+    return rows
 
 
 def ratios(rows: list[Row]) -> list[str]:
     """Each group's first model over the others, mode by mode: what the comparison is for."""
     lines = []
     for group in dict.fromkeys(row["group"] for row in rows):
-        for mode in ("eager", "compiled"):
+        for mode in MODES:
             measured = [row for row in rows if row["group"] == group and row["mode"] == mode]
             for ours, other in ((measured[0], row) for row in measured[1:]):
                 pairs = [

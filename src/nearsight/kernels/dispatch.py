@@ -61,8 +61,11 @@ class Verdict:
 def choose(backends: Sequence[Backend], forced: str | None, *arguments: Any, **options: Any) -> Backend:
     """The first backend with nothing against it, or the `forced` one; ValueError when that one cannot run."""
     if forced is None:
-        able = [backend for backend in backends if backend.refusal(*arguments, **options) is None]
-        return next((one for one in able if one.reservation(*arguments, **options) is None), able[0])
+        able = (backend for backend in backends if backend.refusal(*arguments, **options) is None)
+        first = next(able)
+        if first.reservation(*arguments, **options) is None:
+            return first
+        return next((one for one in able if one.reservation(*arguments, **options) is None), first)
     by_name = {backend.name: backend for backend in backends}
     if forced not in by_name:
         raise ValueError(f"backend {forced!r} is unknown; choose one of {', '.join(by_name)}")
