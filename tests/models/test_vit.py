@@ -138,3 +138,10 @@ def test_a_convolutional_stem_makes_the_same_grid():
     assert model.patch_embed(torch.randn(1, 3, 20, 28)).shape == (1, 35, 144)
     with pytest.raises(ValueError, match="patch_size=6 is no power of two"):
         small(stem="conv", img_size=36, patch_size=6)
+
+
+@pytest.mark.parametrize("stem", ["patch", "conv"])
+def test_tokens_lie_in_memory_as_they_are_read(stem):
+    model = create_model("convit_micro_32", stem=stem)
+    tokens, _ = model.embed(torch.randn(2, 3, 32, 32))
+    assert tokens.is_contiguous()

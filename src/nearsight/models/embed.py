@@ -3,6 +3,15 @@
 from torch import Tensor, nn
 
 
+def as_tokens(maps: Tensor) -> Tensor:
+    """[B, C, H, W] → [B, H·W, C], and laid out in this order.
+
+    As a mere view the tokens would keep the maps' order, and so would every residual sum after them: reading across it
+    cost a ConViT a fifth of its eager forward pass. (A DeiT escapes: joining its class token copies.)
+    """
+    return maps.flatten(2).transpose(1, 2).contiguous()
+
+
 class PatchEmbed(nn.Module):
     """Cut the image into patches and project each: [B, C, H, W] → tokens [B, N, width]."""
 
@@ -11,7 +20,7 @@ class PatchEmbed(nn.Module):
         self.proj = nn.Conv2d(in_chans, width, kernel_size=patch_size, stride=patch_size)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.proj(images).flatten(2).transpose(1, 2)
+        return as_tokens(self.proj(images))
 
 
 class ConvPatchEmbed(nn.Module):
@@ -38,4 +47,4 @@ class ConvPatchEmbed(nn.Module):
         self.layers = nn.Sequential(*layers, nn.Conv2d(width, width, 1))
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.layers(images).flatten(2).transpose(1, 2)
+        return as_tokens(self.layers(images))
