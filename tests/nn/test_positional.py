@@ -148,3 +148,23 @@ def test_random_start_and_frozen_gate():
 def test_bad_input_names_the_value_and_the_remedy(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+def test_hooks_and_replaced_projections_are_heard():
+    """One packed product stands for `qk` and `v` only while they are nothing but their weights."""
+
+    class Doubled(torch.nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    layer = GatedPositionalSelfAttention(12, 3)
+    x = torch.randn(2, 15, 12)
+    packed = layer.packed_projection(x)
+    seen = []
+    handle = layer.qk.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
+    torch.testing.assert_close(layer.packed_projection(x), packed)
+    assert seen == [(2, 15, 24)]
+    handle.remove()
+    layer.v.__class__ = Doubled
+    expected = torch.cat((packed[:, :, :2], 2 * packed[:, :, 2:]), dim=2)
+    torch.testing.assert_close(layer.packed_projection(x), expected)
