@@ -54,6 +54,17 @@ class ColumnsPlan(NamedTuple):
 FORWARD = ForwardPlan(rows=64, warps=4, stages=2, all_tiles=True, add=True, spare_channels=False)
 ROWS = RowsPlan(rows=64, warps=4, stages=1, spare_channels=False)
 COLUMNS = ColumnsPlan(rows=64, step=32, warps=4, stages=2, add=True, registers=128)
+FORWARD_BYTES = 120 << 10  # of shared memory that FORWARD takes at most: 256 keys of 64 channels
+
+
+def forward_plan(shared_memory: int | None) -> ForwardPlan:
+    """FORWARD, or a tile to a program where a device has less shared memory (99 KiB on GeForce, A10 and L4).
+
+    Compiled for those, that takes 48 KiB at most; it has not been timed there. None: nothing is known of the device.
+    """
+    if shared_memory is not None and shared_memory < FORWARD_BYTES:
+        return FORWARD._replace(all_tiles=False)
+    return FORWARD
 
 
 def power(length: int) -> int:

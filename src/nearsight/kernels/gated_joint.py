@@ -1,7 +1,10 @@
 """GPSA whole on the GPU, content and position in one kernel: launches of the Triton kernels, as custom operators."""
 
+from functools import cache
+
 import torch
 from torch import Tensor
+from triton.runtime import driver
 
 from . import _gated_triton_backward as backward_kernels
 from . import _gated_triton_forward as forward_kernels
@@ -16,6 +19,12 @@ def _outputs(qkv: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
     batch, tokens, _, num_heads, head_dim = qkv.shape
     log_sum = qkv.new_empty((batch, num_heads, tokens) if keep else (0,), dtype=torch.float32)
     return qkv.new_empty(batch, tokens, num_heads, head_dim).transpose(1, 2), log_sum
+
+
+@cache
+def _shared_memory(device: int) -> int:
+    """Bytes that a program may have."""
+    return driver.active.utils.get_device_properties(device)["max_shared_mem"]
 
 
 def _heads_outside(qkv: Tensor) -> tuple[Tensor, ...]:
@@ -33,7 +42,7 @@ def attend_gated(qkv: Tensor, weights: Tensor, share: Tensor, scale: float, keep
     output, log_sum = _outputs(qkv, keep)
     query, key, value = _heads_outside(_dense_channels(qkv))
     batch, num_heads, tokens, head_dim = query.shape
-    plan = plans.FORWARD
+    plan = plans.forward_plan(_shared_memory(qkv.get_device()) if qkv.is_cuda else None)
     rows, tiles = plans.tiling(tokens, plan.rows)
     together = tiles if plan.all_tiles else 1
     groups = tiles // together
