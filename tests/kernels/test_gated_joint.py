@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 pytest.importorskip("triton")
 
-from nearsight.kernels._gated_triton_plans import spans, tiling
+from nearsight.kernels._gated_triton_plans import FORWARD, forward_plan, spans, tiling
 from nearsight.kernels.gated_triton import stride_unit
 
 SCRIPT = Path(__file__).with_name("gated_interpreted.py")
@@ -41,6 +42,17 @@ def test_every_case_is_compared(errors):
     assert set(errors) == {*CASES, "operators"}
 
 
+def test_its_arithmetic_is_counted():
+    """Two products forward, and two for each of them backward."""
+    batch, tokens, heads, dim = 2, 15, 3, 8
+    qkv = torch.empty(batch, tokens, 3, heads, dim, device="meta", requires_grad=True)
+    weights, share = torch.empty(heads, tokens, 16, device="meta"), torch.empty(heads, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        out, _ = torch.ops.nearsight.attend_gated(qkv, weights, share, 1.0, True)
+        out.backward(torch.empty_like(out))
+    assert counter.get_total_flops() == 3 * 2 * (2 * batch * heads * tokens**2 * dim)
+
+
 def test_the_operators_keep_torchs_rules(errors):
     """Schema, fake implementation, autograd registration and dispatch under torch.compile, by torch's own checks."""
     for name, results in errors["operators"].items():
@@ -67,6 +79,11 @@ def test_spans_cover_a_length_with_little_padding(length, parts, widths):
 @pytest.mark.parametrize(("tokens", "cut"), [(196, (64, 4)), (256, (64, 4)), (64, (64, 1)), (7, (16, 1))])
 def test_tiles_cover_the_rows_and_are_no_larger_than_needed(tokens, cut):
     assert tiling(tokens, 64) == cut
+
+
+def test_a_device_with_little_shared_memory_takes_a_tile_to_a_program():
+    assert forward_plan(232_448) == forward_plan(None) == FORWARD  # an H200
+    assert forward_plan(101_376) == FORWARD._replace(all_tiles=False)  # a GeForce
 
 
 @pytest.mark.parametrize(("heads", "dim", "unit"), [(9, 24, 8), (4, 48, 8), (3, 12, 4), (3, 5, 1)])

@@ -20,6 +20,12 @@ def mix_flops(value_shape) -> int:
     return 2 * batch * num_heads * tokens * tokens * head_dim
 
 
+def joint_flops(qkv_shape) -> int:
+    """q kᵀ, and the product with v: position is added to its weights."""
+    batch, tokens, _, num_heads, head_dim = qkv_shape
+    return 4 * batch * num_heads * tokens * tokens * head_dim
+
+
 def register(operators) -> None:
     """Tells torch's counter about the operators of the `nearsight` namespace that exist."""
 
@@ -50,3 +56,11 @@ def register_triton(operators) -> None:
     @register_flop_formula(operators.mix_positions_backward)
     def _(gradient, content, value, weights, scale, out_shape=None, **_):
         return 2 * mix_flops(value)
+
+    @register_flop_formula(operators.attend_gated)
+    def _(qkv, weights, share, scale, keep, out_shape=None, **_):
+        return joint_flops(qkv)
+
+    @register_flop_formula(operators.attend_gated_backward)
+    def _(gradient, qkv, weights, share, log_sum, scale, out_shape=None, **_):
+        return 2 * joint_flops(qkv)
