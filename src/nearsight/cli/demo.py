@@ -119,11 +119,9 @@ def compare_two(summaries: dict[str, dict[str, Any]], num_test: int) -> str:
     ahead = 100 * (shares["ConViT"] - shares["ViT"])
     error = 100 * math.sqrt(sum(share * (1 - share) / num_test for share in shares.values()))
     said = f"The ConViT is {abs(ahead):.1f} points {'ahead' if ahead > 0 else 'behind'}"
-    weight = "more" if abs(ahead) > 2 * error else "less"
-    said += (
-        f"; two standard errors on {num_test} test images are {2 * error:.1f} points, so this is {weight} than chance"
-    )
-    said += " would explain for these two sets of weights. n = 1 seed each: other seeds may differ (--seed)."
+    verdict = "more than chance would explain" if abs(ahead) > 2 * error else "chance alone could explain this"
+    said += f"; two standard errors on {num_test} test images are {2 * error:.1f} points: {verdict}, for these two"
+    said += " sets of weights. n = 1 seed each: other seeds differ (--seed)."
     if ahead <= 0:
         said += " The paper's finding, ConViT ahead on little data, does not show here."
     return said
