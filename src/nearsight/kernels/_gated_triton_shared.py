@@ -4,8 +4,8 @@
 
 A *span* is (start, width) with a power of two for its width. The channels of a head are a tuple of spans, ((0, 32),
 (32, 16)) for 48 of them, and so are the keys of a row, ((0, 128), (128, 64), (192, 16)) for 196: products run over the
-tuple, and 48 channels need not be padded to 64 nor 196 keys to 256 (`_gated_triton_plans` says which are). A matrix is a
-tuple of tiles, one for each span of channels.
+tuple, and 48 channels need not be padded to 64 nor 196 keys to 256 (`_gated_triton_plans` says which are). A matrix
+is a tuple of tiles, one for each span of channels.
 
 Strides are given in units of UNIT elements, 8 where they allow it (see `stride_unit`).
 """
