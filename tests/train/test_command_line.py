@@ -51,7 +51,7 @@ def _run(app, *words):
     return app(list(words), exit_on_error=False, print_error=False)
 
 
-def test_a_first_session(app, here, capsys):
+def test_a_first_walk_through(app, here, capsys):
     assert _run(app, "train", "pics", *SMALL) == 0
     printed = capsys.readouterr().out
     assert "small: epochs: 100.0 → 2.0" in printed
