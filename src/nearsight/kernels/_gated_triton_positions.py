@@ -20,11 +20,16 @@ def _offsets(row, col, width):
 
 
 @triton.jit
-def _softmax(square, linear_row, linear_col, down, right, known):
+def _positions(v_pos, head, row, col, tokens, width):
+    """P of queries `row` and keys `col` [R, C], and δ_row and δ_col."""
+    square = tl.load(v_pos + head * 3).to(tl.float32)
+    linear_row = tl.load(v_pos + head * 3 + 1).to(tl.float32)
+    linear_col = tl.load(v_pos + head * 3 + 2).to(tl.float32)
+    down, right = _offsets(row, col, width)
     logits = square * (down * down + right * right) + linear_row * down + linear_col * right
-    logits = tl.where(known, logits, float("-inf"))
+    logits = tl.where((col < tokens)[None, :], logits, float("-inf"))
     powers = tl.exp(logits - tl.max(logits, axis=1)[:, None])
-    return powers / tl.sum(powers, axis=1)[:, None]
+    return powers / tl.sum(powers, axis=1)[:, None], down, right
 
 
 @triton.jit
@@ -35,13 +40,7 @@ def make_weights(
     head = tl.program_id(1)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, COLS)
-    square, linear_row, linear_col = (
-        tl.load(v_pos + head * 3).to(tl.float32),
-        tl.load(v_pos + head * 3 + 1).to(tl.float32),
-        tl.load(v_pos + head * 3 + 2).to(tl.float32),
-    )
-    down, right = _offsets(row, col, width)
-    position = _softmax(square, linear_row, linear_col, down, right, (col < tokens)[None, :])
+    position, _, _ = _positions(v_pos, head, row, col, tokens, width)
     strength = tl.sigmoid(tl.load(gate + head).to(tl.float32))
     at = weights + (head * tokens + row[:, None]) * cols + col[None, :]
     known = (row < tokens)[:, None] & (col < cols)[None, :]
@@ -59,13 +58,7 @@ def weights_backward(
     head = tl.program_id(1)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     col = tl.arange(0, COLS)
-    square, linear_row, linear_col = (
-        tl.load(v_pos + head * 3).to(tl.float32),
-        tl.load(v_pos + head * 3 + 1).to(tl.float32),
-        tl.load(v_pos + head * 3 + 2).to(tl.float32),
-    )
-    down, right = _offsets(row, col, width)
-    position = _softmax(square, linear_row, linear_col, down, right, (col < tokens)[None, :])
+    position, down, right = _positions(v_pos, head, row, col, tokens, width)
     strength = tl.sigmoid(tl.load(gate + head).to(tl.float32))
     known = (row < tokens)[:, None] & (col < tokens)[None, :]
     at = grad_weights + (head * tokens + row[:, None]) * cols + col[None, :]
