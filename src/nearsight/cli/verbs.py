@@ -33,6 +33,6 @@ VERBS = (
 for _verb, _place, _what in VERBS:
     app.command(f"nearsight.cli.{_place}", name=_verb, help=_what)
 _bench = App(name="bench", help="Measure layers or models against their peers, side by side.")
-_bench.command("nearsight.cli.bench:layers", name="layers", help="Local attention and GPSA against their peers.")
+_bench.command("nearsight.cli.bench:layers", name="layers", help="Local attention against its peers, stage by stage.")
 _bench.command("nearsight.cli.bench:models", name="models", help="Whole models against their peers.")
 app.command(_bench)
