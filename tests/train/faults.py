@@ -71,6 +71,8 @@ class FaultyToy(ToyTask):
         marker = Path(self.spec["run"] + ".died")
         if self.step == self.spec.get("stop_at"):
             os.kill(os.getpid(), signal.SIGTERM)
+            if self.spec.get("compiler_dies_too"):
+                raise RuntimeError("pretended: the compiler was killed")
         if self.step == self.spec.get("die_once_at") and mine and not marker.exists():
             marker.touch()
             os.kill(os.getpid(), signal.SIGKILL)

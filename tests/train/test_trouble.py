@@ -189,3 +189,14 @@ def test_finished_run_is_not_trained_again(zygote, tmp_path):
     assert time.monotonic() - began < 20
     changed = {path.name for path, content in _snapshot(run).items() if before.get(path) != content}
     assert changed <= {"best.json"}
+
+
+def test_a_signal_that_breaks_the_step_is_a_stop_and_no_traceback(zygote, reference, tmp_path):
+    """A signal to the process group also kills the compilers that a first step starts."""
+    run = tmp_path / "run"
+    ended = zygote.run(run, stop_at=31, compiler_dies_too=True)
+    assert ended.code == 75
+    assert "stopped by a signal within step 32 (RuntimeError)" in ended.text
+    assert "Traceback" not in ended.text
+    assert zygote.run(run).code == 0
+    assert_same_outcome(run, reference)

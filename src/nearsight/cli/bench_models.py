@@ -109,8 +109,8 @@ def measure(entry: Entry, compiled: bool, batch: int, device: torch.device, *, t
         model.train(what == "training")
         step(sets[0])
         used = peak_memory(step, sets[0], device)
+        rows[0][f"{what} GiB"] = None if used is None else used / 2**30
         for row, timer in zip(rows, timers.values(), strict=True):
-            row[f"{what} GiB"] = None if used is None else used / 2**30
             row[f"{what} images/s"] = batch / timer(step, sets, device, repeats) * 1e3
     if half:
         del model, run, optimizer

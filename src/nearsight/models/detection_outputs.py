@@ -108,11 +108,11 @@ def _best_of_level(
     logits: Tensor, regression: Tensor, anchors: Tensor, candidates: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Boxes [B, K, 4], scores [B, K] and labels [B, K] of the K likeliest of a level, for all images at once."""
-    batch, _, num_classes = logits.shape
+    num_classes = logits.shape[-1]
     flat = logits.flatten(1)
     best, chosen = flat.topk(min(candidates, flat.shape[1]), dim=1)  # the sigmoid keeps the order
     anchor = chosen // num_classes
     shifts = regression.gather(1, anchor[..., None].expand(-1, -1, 4)).float()
     coder = BoxCoder(weights=(1.0, 1.0, 1.0, 1.0))
-    boxes = coder.decode_single(shifts.flatten(0, 1), anchors[anchor].flatten(0, 1)).unflatten(0, (batch, -1))
+    boxes = coder.decode_single(shifts.flatten(0, 1), anchors[anchor].flatten(0, 1)).unflatten(0, chosen.shape)
     return boxes, best.float().sigmoid(), chosen % num_classes

@@ -101,9 +101,9 @@ class ClassificationTask:
             )
             self._mix = BatchMix(mixing, self.num_classes).to(device)
         if compiles(recipe, device):
-            for part in (self._augment, self._mix):
-                if part is not None:
-                    part.compile()  # hundreds of small operations become a few
+            self._augment.compile(dynamic=False)  # hundreds of small operations become a few
+            if self._mix is not None:
+                self._mix.compile()  # the place of a micro-batch in its batch may vary
         if recipe.teacher and self._teacher is None:
             self._teacher = load_teacher(recipe, self.num_classes).to(device)
         if self.data.resident:

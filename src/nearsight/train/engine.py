@@ -16,7 +16,7 @@ from nearsight.data.counter import hash32
 from nearsight.train.clock import Clock
 from nearsight.train.distributed import World
 from nearsight.train.ema import ema_weight
-from nearsight.train.exits import DataLoadingError, NonFiniteError, OutOfMemoryError, PreemptedError
+from nearsight.train.exits import DataLoadingError, NonFiniteError, OutOfMemoryError, PreemptedError, RunEnded
 from nearsight.train.keeper import Keeper, Progress
 from nearsight.train.listeners import Listeners
 from nearsight.train.loading_trouble import explained_loading
@@ -87,7 +87,8 @@ class Trainer:
     def _train_from(self, step: int) -> None:
         with contextlib.closing(self._feed(step)) as feed:
             for inputs in feed:
-                self._advance(inputs)
+                with self._unless_stopped():
+                    self._advance(inputs)
                 evaluated = self._evaluate_when_due()
                 stop, save = self.world.agree(bool(self.stop), self._save_due())
                 if evaluated or save or stop:
@@ -97,6 +98,21 @@ class Trainer:
                     raise PreemptedError(f"stopped by a signal after step {self.progress.step}")
                 if self.progress.step == self.total_steps:
                     return
+
+    @contextlib.contextmanager
+    def _unless_stopped(self) -> Generator[None, None, None]:
+        """A signal reaches the compilers that a first step starts as well, and the step then fails for want of them."""
+        try:
+            yield
+        except (RunEnded, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            if not self.stop:
+                raise
+            raise PreemptedError(
+                f"stopped by a signal within step {self.progress.step + 1} ({type(error).__name__}); "
+                "what was saved before it stands"
+            ) from error
 
     def _feed(self, step: int) -> Generator[Sequence[Inputs], None, None]:
         """The task's batches, with the time spent waiting for them."""
