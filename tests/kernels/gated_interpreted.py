@@ -23,18 +23,18 @@ torch.use_deterministic_algorithms(True)
 
 TWO = (RowsPlan(16, 1), ColumnsPlan(16, 16, 1))
 IN_USE = (plans.FORWARD, (plans.ROWS, plans.COLUMNS))
-PADDED = {"spare_channels": False, "spare_keys": False}
+PADDED = {"spare_channels": False}
 # name: (batch, heads, grid, head_dim, scale, forward plan, backward plans)
 CASES = {
     "odd_rectangle": (2, 3, (3, 7), 48, None, ForwardPlan(16, 1), TWO),
-    "prime_row": (2, 2, (1, 37), 24, 0.3, ForwardPlan(16, 1, add=True), TWO),
+    "prime_row": (2, 2, (1, 37), 24, 0.3, ForwardPlan(16, 1), TWO),
     "one_tile": (1, 2, (3, 5), 8, None, ForwardPlan(64, 4), (RowsPlan(64, 4), ColumnsPlan(64, 64, 4))),
     "padded": (
         2, 2, (5, 7), 48, None, ForwardPlan(32, 1, **PADDED),
-        (RowsPlan(32, 1, **PADDED), ColumnsPlan(32, 16, 1, add=True, spare_channels=False)),
+        (RowsPlan(32, 1, **PADDED), ColumnsPlan(32, 16, 1, **PADDED)),
     ),
     "all_tiles_of_an_image": (2, 2, (5, 10), 16, None, ForwardPlan(16, 1, all_tiles=True), TWO),
-    "all_tiles_with_a_rest": (1, 2, (5, 7), 64, None, ForwardPlan(32, 1, all_tiles=True, add=True), TWO),
+    "all_tiles_with_a_rest": (1, 2, (5, 7), 64, None, ForwardPlan(32, 1, all_tiles=True), TWO),
     "plans_in_use": (2, 2, (5, 13), 24, 0.3, *IN_USE),
     "plans_in_use_48": (1, 3, (7, 19), 48, None, *IN_USE),
 }  # fmt: skip

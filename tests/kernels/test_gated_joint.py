@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 pytest.importorskip("triton")
 
 from nearsight.kernels._gated_triton_plans import FORWARD, forward_plan, spans, tiling
-from nearsight.kernels.gated_triton import stride_unit
+from nearsight.kernels.gated_layout import stride_unit
 
 SCRIPT = Path(__file__).with_name("gated_interpreted.py")
 CASES = (

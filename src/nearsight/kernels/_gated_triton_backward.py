@@ -88,7 +88,7 @@ def by_columns(
     packed_image, packed_head, packed_place, gradient_image, gradient_head, gradient_place,
     grad_image, grad_head, grad_place, num_heads, weight_cols, logit_scale, grad_scale,
     UNIT: tl.constexpr, TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
-    STEP: tl.constexpr, ADD: tl.constexpr, TILES: tl.constexpr,
+    STEP: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """∂key and ∂value of a tile of ROWS keys, which meet the queries STEP at a time. Everything is [keys, queries].
 
@@ -129,12 +129,8 @@ def by_columns(
         log_total = tl.load(log_sum + at, mask=at < TOKENS, other=float("inf"))
         row_delta = tl.load(delta + at, mask=at < TOKENS, other=0.0)
         content = tl.exp2(dot_rows(k, q) * logit_scale - log_total[None, :])
-        if ADD:
-            mixed = content * own_share + tl.trans(p).to(tl.float32)
-            value_sums = add_product(value_sums, mixed.to(half), g)
-        else:
-            value_sums = add_product(value_sums, (content * own_share).to(half), g)
-            value_sums = add_product(value_sums, tl.trans(p), g)
+        mixed = content * own_share + tl.trans(p).to(tl.float32)
+        value_sums = add_product(value_sums, mixed.to(half), g)
         score = content * (dot_rows(v, g) - row_delta[None, :])
         key_sums = add_product(key_sums, score.to(half), q)
     store_rows(grad_key, row, grad_place, scaled(key_sums, own_share * grad_scale), TOKENS, HEAD_DIM, CHANNELS)

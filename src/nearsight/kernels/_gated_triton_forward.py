@@ -5,20 +5,19 @@
     out[i] = share · softmax_j(scale · q_i · k_j) v + Σ_j P[i, j] v_j
 
 P has the gate in it and no batch axis, share is 1 − σ(λ). A row of keys is short enough (256) to be held at once, so
-the softmax needs no second pass, and position costs either one addition to its weights before the one product with v
-(ADD), or one more product of P from shared memory into the same sums.
+the softmax needs no second pass, and position costs one addition to its weights before the one product with v.
 """
 
 import triton
 import triton.language as tl
 
-from ._gated_triton_shared import add_product, dot_rows, load_keys, load_rows, load_weights, scaled, store_rows, zeros
+from ._gated_triton_shared import add_product, dot_rows, load_keys, load_rows, load_weights, store_rows, zeros
 
 
 @triton.jit
 def attend(
     query, key, value, weights, share, logit_scale,
-    TOKENS: tl.constexpr, CHANNELS: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr, ADD: tl.constexpr,
+    TOKENS: tl.constexpr, CHANNELS: tl.constexpr, KEYS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
     """A tile of queries (tiles [ROWS, span]) against all keys: output tiles and the log-sum-exp, in base 2."""
     logits = ()
@@ -43,16 +42,9 @@ def attend(
 
     sums = zeros(ROWS, CHANNELS)
     half = value[0][0].dtype
-    if ADD:
-        for index in tl.static_range(len(KEYS)):
-            mixed = powers[index] * factor + weights[index].to(tl.float32)
-            sums = add_product(sums, mixed.to(half), value[index])
-    else:
-        for index in tl.static_range(len(KEYS)):
-            sums = add_product(sums, powers[index].to(half), value[index])
-        sums = scaled(sums, factor)
-        for index in tl.static_range(len(KEYS)):
-            sums = add_product(sums, weights[index], value[index])
+    for index in tl.static_range(len(KEYS)):
+        mixed = powers[index] * factor + weights[index].to(tl.float32)
+        sums = add_product(sums, mixed.to(half), value[index])
     return sums, peak + tl.log2(total)
 
 
@@ -62,7 +54,7 @@ def over_tiles(
     packed_image, packed_head, packed_place, output_image, output_head, output_place,
     num_heads, weight_cols, logit_scale,
     UNIT: tl.constexpr, TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, KEYS: tl.constexpr,
-    ROWS: tl.constexpr, TILES: tl.constexpr, GROUPS: tl.constexpr, ADD: tl.constexpr, KEEP: tl.constexpr,
+    ROWS: tl.constexpr, TILES: tl.constexpr, GROUPS: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """GROUPS programs for an image and head take TILES tiles of queries each.
 
@@ -88,7 +80,7 @@ def over_tiles(
         row = (group * TILES + tile) * ROWS + tl.arange(0, ROWS)
         q = load_rows(query, row, packed_place, TOKENS, HEAD_DIM, CHANNELS)
         p = load_weights(weights, row, weight_cols, TOKENS, KEYS)
-        sums, log_total = attend(q, keys, values, p, own_share, logit_scale, TOKENS, CHANNELS, KEYS, ROWS, ADD)
+        sums, log_total = attend(q, keys, values, p, own_share, logit_scale, TOKENS, CHANNELS, KEYS, ROWS)
         store_rows(output, row, output_place, sums, TOKENS, HEAD_DIM, CHANNELS)
         if KEEP:
             tl.store(log_sum + row, log_total, mask=row < TOKENS)

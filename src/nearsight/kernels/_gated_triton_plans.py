@@ -12,17 +12,14 @@ Spans = tuple[tuple[int, int], ...]
 class ForwardPlan(NamedTuple):
     """`rows` queries to a tile; a program takes one, or `all_tiles` of an image and head.
 
-    `spare` splits channels and keys into powers of two (32 + 16 for 48) instead of padding them to the next one; `add`
-    adds position to the content's weights instead of multiplying it by v on its own.
+    `spare_channels` splits channels into powers of two (32 + 16 for 48) instead of padding them to the next one.
     """
 
     rows: int
     warps: int
     stages: int = 2
     all_tiles: bool = False
-    add: bool = False
     spare_channels: bool = True
-    spare_keys: bool = True
 
 
 class RowsPlan(NamedTuple):
@@ -32,7 +29,6 @@ class RowsPlan(NamedTuple):
     warps: int
     stages: int = 1
     spare_channels: bool = True
-    spare_keys: bool = True
 
 
 class ColumnsPlan(NamedTuple):
@@ -45,15 +41,14 @@ class ColumnsPlan(NamedTuple):
     step: int
     warps: int
     stages: int = 2
-    add: bool = False
     spare_channels: bool = True
     registers: int | None = None
 
 
 # The fastest on an H200 at 14×14 tokens of 48 channels with 9 heads, and within a percent of it with 4 and 16.
-FORWARD = ForwardPlan(rows=64, warps=4, stages=2, all_tiles=True, add=True, spare_channels=False)
+FORWARD = ForwardPlan(rows=64, warps=4, stages=2, all_tiles=True, spare_channels=False)
 ROWS = RowsPlan(rows=64, warps=4, stages=1, spare_channels=False)
-COLUMNS = ColumnsPlan(rows=64, step=32, warps=4, stages=2, add=True, registers=128)
+COLUMNS = ColumnsPlan(rows=64, step=32, warps=4, stages=2, registers=128)
 FORWARD_BYTES = 120 << 10  # of shared memory that FORWARD takes at most: 256 keys of 64 channels
 
 
@@ -89,8 +84,8 @@ def channel_spans(head_dim: int, spare: bool) -> Spans:
     return spans(head_dim, spare, parts=2)
 
 
-def key_spans(tokens: int, spare: bool) -> Spans:
-    return spans(tokens, spare, parts=3)
+def key_spans(tokens: int) -> Spans:
+    return spans(tokens, spare=True, parts=3)
 
 
 def tiling(tokens: int, rows: int) -> tuple[int, int]:

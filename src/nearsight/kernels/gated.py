@@ -21,15 +21,11 @@ from ..functional import attention as reference
 from ..functional.attention import positional_axis_weights
 from ..geometry import Grid
 from .dispatch import HAS_TRITON, Backend, Verdict, choose, exporting, verdicts
+from .gated_layout import heads_outside
 
 LONGEST_ROW = 256  # keys of a 16×16 grid: the joint kernel holds a row of them in registers
 LARGEST_HEAD = 64  # channels that the joint kernel's tiles have room for
 LARGEST_DENSE = 1024  # positions of a 32×32 grid: beyond, two one-dimensional products are cheaper
-
-
-def _heads_outside(qkv: Tensor) -> tuple[Tensor, ...]:
-    """Query, key and value, [B, n, N, d] each, of the packed [B, N, 3, n, d]: views."""
-    return qkv.permute(2, 0, 3, 1, 4).unbind(0)
 
 
 def _dense_weights(v_pos: Tensor, pos_bias: Tensor, gate_value: Tensor, grid_size: Grid) -> Tensor:
@@ -52,7 +48,7 @@ def _fused(
     qkv: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor, *, grid_size: Grid, scale: float | None = None
 ) -> Tensor:
     weights, share = torch.ops.nearsight.gated_weights(v_pos, pos_bias, gate, *grid_size, qkv.dtype)
-    query, key, value = _heads_outside(qkv)
+    query, key, value = heads_outside(qkv)
     content = F.scaled_dot_product_attention(query, key, value, scale=scale)
     return torch.ops.nearsight.mix_positions(content, value, weights, share)
 
@@ -62,7 +58,7 @@ def _dense(
 ) -> Tensor:
     gate_value = gate.sigmoid()
     weights = _dense_weights(v_pos, pos_bias, gate_value, grid_size).to(qkv.dtype)
-    query, key, value = _heads_outside(qkv)
+    query, key, value = heads_outside(qkv)
     content = F.scaled_dot_product_attention(query, key, value, scale=scale)
     position = torch.einsum("nij,bnjd->bnid", weights, value)
     return torch.addcmul(position, (1 - gate_value)[:, None, None].to(value.dtype), content)
@@ -73,7 +69,7 @@ def _separable(
 ) -> Tensor:
     gate_value = gate.sigmoid()[:, None, None]
     by_row, by_col = positional_axis_weights(v_pos, grid_size, pos_bias)
-    query, key, value = _heads_outside(qkv)
+    query, key, value = heads_outside(qkv)
     content = F.scaled_dot_product_attention(query, key, value, scale=scale)
     image = torch.einsum("nrh,bnhwd->bnrwd", (gate_value * by_row).to(value.dtype), value.unflatten(2, grid_size))
     position = torch.einsum("ncw,bnrwd->bnrcd", by_col.to(value.dtype), image).flatten(2, 3)
@@ -151,7 +147,7 @@ def gated_positional_attention(
     if qkv.dim() != 5 or qkv.shape[2] != 3:
         raise ValueError(f"qkv must be [batch, positions, 3, heads, channels], not of shape {tuple(qkv.shape)}")
     if qkv.is_meta and backend is None:
-        query, key, value = _heads_outside(qkv)
+        query, key, value = heads_outside(qkv)
         return reference.gated_positional_attention(query, key, value, v_pos, gate, grid_size=grid_size, scale=scale)
     arguments = (qkv, v_pos, pos_bias, gate)
     chosen = choose(BACKENDS, backend, *arguments, grid_size=grid_size, scale=scale)

@@ -9,27 +9,22 @@ from triton.runtime import driver
 from . import _gated_triton_backward as backward_kernels
 from . import _gated_triton_forward as forward_kernels
 from . import _gated_triton_plans as plans
-from .gated_triton import _dense_channels, _places, stride_unit, weight_gradient
+from .gated_layout import dense_channels, heads_outside, places, positions_outside, stride_unit
+from .gated_triton import weight_gradient
 
 LOG2_E = 1.4426950408889634
 
 
 def _outputs(qkv: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
-    """The result, [B, n, N, d] that lies as [B, N, n, d], so that joining the heads copies nothing; the log-sum-exp."""
-    batch, tokens, _, num_heads, head_dim = qkv.shape
-    log_sum = qkv.new_empty((batch, num_heads, tokens) if keep else (0,), dtype=torch.float32)
-    return qkv.new_empty(batch, tokens, num_heads, head_dim).transpose(1, 2), log_sum
+    """Empty: the result [B, n, N, d], and the log-sum-exp [B, n, N] where it is kept."""
+    result = positions_outside(heads_outside(qkv)[0])
+    return result, qkv.new_empty(result.shape[:3] if keep else (0,), dtype=torch.float32)
 
 
 @cache
 def _shared_memory(device: int) -> int:
     """Bytes that a program may have."""
     return driver.active.utils.get_device_properties(device)["max_shared_mem"]
-
-
-def _heads_outside(qkv: Tensor) -> tuple[Tensor, ...]:
-    """Query, key and value, [B, n, N, d] each, of the packed [B, N, 3, n, d]: views."""
-    return qkv.permute(2, 0, 3, 1, 4).unbind(0)
 
 
 @torch.library.custom_op("nearsight::attend_gated", mutates_args=())
@@ -40,7 +35,7 @@ def attend_gated(qkv: Tensor, weights: Tensor, share: Tensor, scale: float, keep
     [B, n, N], where `keep` asks for it; the backward pass needs it.
     """
     output, log_sum = _outputs(qkv, keep)
-    query, key, value = _heads_outside(_dense_channels(qkv))
+    query, key, value = heads_outside(dense_channels(qkv))
     batch, num_heads, tokens, head_dim = query.shape
     plan = plans.forward_plan(_shared_memory(qkv.get_device()) if qkv.is_cuda else None)
     rows, tiles = plans.tiling(tokens, plan.rows)
@@ -50,10 +45,10 @@ def attend_gated(qkv: Tensor, weights: Tensor, share: Tensor, scale: float, keep
     with torch.cuda.device_of(qkv):
         forward_kernels.over_tiles[(batch * num_heads * groups,)](
             query, key, value, weights.contiguous(), share, output, log_sum,
-            *_places(query, unit), *_places(output, unit), num_heads, weights.shape[2], scale * LOG2_E,
+            *places(query, unit), *places(output, unit), num_heads, weights.shape[2], scale * LOG2_E,
             UNIT=unit, TOKENS=tokens, HEAD_DIM=head_dim, CHANNELS=plans.channel_spans(head_dim, plan.spare_channels),
-            KEYS=plans.key_spans(tokens, plan.spare_keys), ROWS=rows, TILES=together, GROUPS=groups,
-            ADD=plan.add, KEEP=keep, num_warps=plan.warps, num_stages=plan.stages,
+            KEYS=plans.key_spans(tokens), ROWS=rows, TILES=together, GROUPS=groups,
+            KEEP=keep, num_warps=plan.warps, num_stages=plan.stages,
         )  # fmt: skip
     return output, log_sum
 
@@ -68,12 +63,12 @@ def attend_gated_backward(
     gradient: Tensor, qkv: Tensor, weights: Tensor, share: Tensor, log_sum: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of qkv, whole and packed like it, of weights (float32) and of share."""
-    gradient, qkv, weights = _dense_channels(gradient), _dense_channels(qkv), weights.contiguous()
+    gradient, qkv, weights = dense_channels(gradient), dense_channels(qkv), weights.contiguous()
     grad_qkv = qkv.new_empty(qkv.shape)
     with torch.cuda.device_of(qkv):
         delta, grad_share = _by_rows(gradient, qkv, share, log_sum, scale, grad_qkv)
         _by_columns(gradient, qkv, weights, share, log_sum, delta, scale, grad_qkv)
-        return grad_qkv, weight_gradient(gradient, _heads_outside(qkv)[2], weights), grad_share
+        return grad_qkv, weight_gradient(gradient, heads_outside(qkv)[2], weights), grad_share
 
 
 def _by_rows(
@@ -81,8 +76,8 @@ def _by_rows(
 ) -> tuple[Tensor, Tensor]:
     """Writes ∂query into `grad_qkv`; returns Δ and ∂share."""
     plan = plans.ROWS
-    query, key, value = _heads_outside(qkv)
-    grad_query = _heads_outside(grad_qkv)[0]
+    query, key, value = heads_outside(qkv)
+    grad_query = heads_outside(grad_qkv)[0]
     batch, num_heads, tokens, head_dim = query.shape
     rows, tiles = plans.tiling(tokens, plan.rows)
     delta = torch.empty_like(log_sum)
@@ -90,9 +85,9 @@ def _by_rows(
     unit = stride_unit(query, gradient, grad_query)
     backward_kernels.by_rows[(batch * num_heads * tiles,)](
         query, key, value, gradient, share, log_sum, grad_query, delta, share_part,
-        *_places(query, unit), *_places(gradient, unit), *_places(grad_query, unit), num_heads, scale * LOG2_E, scale,
+        *places(query, unit), *places(gradient, unit), *places(grad_query, unit), num_heads, scale * LOG2_E, scale,
         UNIT=unit, TOKENS=tokens, HEAD_DIM=head_dim, CHANNELS=plans.channel_spans(head_dim, plan.spare_channels),
-        KEYS=plans.key_spans(tokens, plan.spare_keys), ROWS=rows, TILES=tiles,
+        KEYS=plans.key_spans(tokens), ROWS=rows, TILES=tiles,
         num_warps=plan.warps, num_stages=plan.stages,
     )  # fmt: skip
     return delta, share_part.sum(dim=(0, 2))
@@ -104,17 +99,17 @@ def _by_columns(
 ) -> None:  # fmt: skip
     """Writes ∂key and ∂value into `grad_qkv`."""
     plan = plans.COLUMNS
-    query, key, value = _heads_outside(qkv)
-    _, grad_key, grad_value = _heads_outside(grad_qkv)
+    query, key, value = heads_outside(qkv)
+    _, grad_key, grad_value = heads_outside(grad_qkv)
     batch, num_heads, tokens, head_dim = query.shape
     rows, tiles = plans.tiling(tokens, plan.rows)
     unit = stride_unit(query, gradient, grad_key)
     backward_kernels.by_columns[(batch * num_heads * tiles,)](
         query, key, value, gradient, weights, share, log_sum, delta, grad_key, grad_value,
-        *_places(query, unit), *_places(gradient, unit), *_places(grad_key, unit),
+        *places(query, unit), *places(gradient, unit), *places(grad_key, unit),
         num_heads, weights.shape[2], scale * LOG2_E, scale,
         UNIT=unit, TOKENS=tokens, HEAD_DIM=head_dim, CHANNELS=plans.channel_spans(head_dim, plan.spare_channels),
-        ROWS=rows, STEP=min(plan.step, plans.power(tokens)), TILES=tiles, ADD=plan.add,
+        ROWS=rows, STEP=min(plan.step, plans.power(tokens)), TILES=tiles,
         num_warps=plan.warps, num_stages=plan.stages, maxnreg=plan.registers,
     )  # fmt: skip
 

@@ -1,41 +1,16 @@
 """GPSA's positional half on the GPU: launches of the Triton kernels, as custom operators."""
 
-import math
-
 import torch
 import triton
 from torch import Tensor
 
 from . import _gated_triton_kernels as kernels
+from .gated_layout import dense_channels, places, positions_outside, stride_unit
 
 ROWS, DEPTH, MIX_WARPS = 128, 32, 4
 SIDE, GRADIENT_WARPS = 128, 4
 STAGES = 3
 PROGRAMS_WANTED = 528  # four for each multiprocessor of a large device
-
-
-def _places(tensor: Tensor, unit: int = 1) -> tuple[int, int, int]:
-    """Strides of [B, n, N, d] over images, heads and positions, in units."""
-    return tensor.stride(0) // unit, tensor.stride(1) // unit, tensor.stride(2) // unit
-
-
-def stride_unit(*tensors: Tensor) -> int:
-    """8, or less if a stride of these [B, n, N, d] is not a multiple of it.
-
-    A row that starts at a multiple of 8 elements is loaded 16 bytes at a time. Triton looks for multiples of 16 alone,
-    which 9 heads of 24 channels are not; a product with a constant 8 it understands.
-    """
-    return math.gcd(8, *(stride for tensor in tensors for stride in tensor.stride()[:3]))
-
-
-def _dense_channels(tensor: Tensor) -> Tensor:
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
-
-
-def _positions_outside(tensor: Tensor) -> Tensor:
-    """An empty [B, n, N, d] that lies in memory as [B, N, n, d], so that joining the heads copies nothing."""
-    batch, num_heads, tokens, head_dim = tensor.shape
-    return tensor.new_empty(batch, tokens, num_heads, head_dim).transpose(1, 2)
 
 
 def _launch_mix(
@@ -46,7 +21,7 @@ def _launch_mix(
     tiles = triton.cdiv(tokens, ROWS)
     kernels._mix[(batch * num_heads * tiles,)](
         weights, value, content, scale, output, other, partial,
-        *weights.stride(), *_places(value), *_places(content), *_places(output), *_places(other),
+        *weights.stride(), *places(value), *places(content), *places(output), *places(other),
         num_heads, tokens, *weights.shape[1:], tiles,
         HEAD_DIM=head_dim, D=max(16, triton.next_power_of_2(head_dim)), ROWS=ROWS, DEPTH=DEPTH, BACKWARD=backward,
         num_warps=MIX_WARPS, num_stages=STAGES,
@@ -59,8 +34,8 @@ def mix_positions(content: Tensor, value: Tensor, weights: Tensor, scale: Tensor
 
     The weights' columns beyond N are zeros up to M, a multiple of 16: see `gated_positions`.
     """
-    content, value = _dense_channels(content), _dense_channels(value)
-    output = _positions_outside(value)
+    content, value = dense_channels(content), dense_channels(value)
+    output = positions_outside(value)
     with torch.cuda.device_of(value):
         _launch_mix(weights, value, content, scale, output, output, scale, backward=False)
     return output
@@ -68,7 +43,7 @@ def mix_positions(content: Tensor, value: Tensor, weights: Tensor, scale: Tensor
 
 @mix_positions.register_fake
 def _(content, value, weights, scale):
-    return _positions_outside(value)
+    return positions_outside(value)
 
 
 @torch.library.custom_op("nearsight::mix_positions_backward", mutates_args=())
@@ -77,14 +52,14 @@ def mix_positions_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of content, value, weights (float32) and scale."""
     with torch.cuda.device_of(value):
-        return _gradients(_dense_channels(gradient), _dense_channels(content), _dense_channels(value), weights, scale)
+        return _gradients(dense_channels(gradient), dense_channels(content), dense_channels(value), weights, scale)
 
 
 def _gradients(
     gradient: Tensor, content: Tensor, value: Tensor, weights: Tensor, scale: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     batch, num_heads, tokens, _ = value.shape
-    grad_content, grad_value = _positions_outside(value), _positions_outside(value)
+    grad_content, grad_value = positions_outside(value), positions_outside(value)
     scale_shares = scale.new_empty(batch, num_heads, triton.cdiv(tokens, ROWS), dtype=torch.float32)
     _launch_mix(
         weights.transpose(1, 2), gradient, content, scale, grad_value, grad_content, scale_shares, backward=True
@@ -102,7 +77,7 @@ def weight_gradient(gradient: Tensor, value: Tensor, weights: Tensor) -> Tensor:
     weight_shares = value.new_empty(shares, *weights.shape, dtype=torch.float32)
     unit = stride_unit(gradient, value)
     kernels._weight_gradient[(shares * num_heads * tiles * tiles,)](
-        gradient, value, weight_shares, *_places(gradient, unit), *_places(value, unit),
+        gradient, value, weight_shares, *places(gradient, unit), *places(value, unit),
         batch, num_heads, tokens, weights.shape[2], tiles, images,
         UNIT=unit, HEAD_DIM=head_dim, D=max(16, triton.next_power_of_2(head_dim)), SIDE=SIDE,
         num_warps=GRADIENT_WARPS, num_stages=STAGES,
@@ -113,8 +88,8 @@ def weight_gradient(gradient: Tensor, value: Tensor, weights: Tensor) -> Tensor:
 @mix_positions_backward.register_fake
 def _(gradient, content, value, weights, scale):
     return (
-        _positions_outside(value),
-        _positions_outside(value),
+        positions_outside(value),
+        positions_outside(value),
         torch.empty_like(weights, dtype=torch.float32),
         torch.empty_like(scale, dtype=torch.float32),
     )

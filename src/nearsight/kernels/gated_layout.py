@@ -1,0 +1,35 @@
+"""How the tensors of GPSA lie in memory: views and empty tensors of the layouts its backends share."""
+
+import math
+
+from torch import Tensor
+
+
+def heads_outside(qkv: Tensor) -> tuple[Tensor, ...]:
+    """Query, key and value, [B, n, N, d] each, of the packed [B, N, 3, n, d]: views."""
+    return qkv.permute(2, 0, 3, 1, 4).unbind(0)
+
+
+def positions_outside(tensor: Tensor) -> Tensor:
+    """An empty [B, n, N, d] that lies in memory as [B, N, n, d], so that joining the heads copies nothing."""
+    batch, num_heads, tokens, head_dim = tensor.shape
+    return tensor.new_empty(batch, tokens, num_heads, head_dim).transpose(1, 2)
+
+
+def dense_channels(tensor: Tensor) -> Tensor:
+    """The same tensor when its channels lie side by side, a contiguous copy of it otherwise."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def places(tensor: Tensor, unit: int = 1) -> tuple[int, int, int]:
+    """Strides of [B, n, N, d] over images, heads and positions, in units."""
+    return tensor.stride(0) // unit, tensor.stride(1) // unit, tensor.stride(2) // unit
+
+
+def stride_unit(*tensors: Tensor) -> int:
+    """8, or less if a stride of these [B, n, N, d] is not a multiple of it.
+
+    A row that starts at a multiple of 8 elements is loaded 16 bytes at a time. Triton looks for multiples of 16 alone,
+    which 9 heads of 24 channels are not; a product with a constant 8 it understands.
+    """
+    return math.gcd(8, *(stride for tensor in tensors for stride in tensor.stride()[:3]))
