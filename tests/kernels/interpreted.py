@@ -13,7 +13,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 from torch.nn import functional as F
 
-from nearsight.functional.local import local_attention
+from nearsight.functional.local import local_attention, query_key_value
 from nearsight.kernels import gated_triton, local_triton
 
 # Threads beyond the image divide zero by zero; what they compute is never stored.
@@ -38,26 +38,29 @@ def error(ours: torch.Tensor, exact: torch.Tensor) -> float:
     return ((ours.double() - exact).norm() / exact.norm()).item()
 
 
+def equation(projected: torch.Tensor, *embeddings: torch.Tensor, **options) -> torch.Tensor:
+    return local_attention(*query_key_value(projected), *embeddings, **options)
+
+
 def local_case(name: str) -> dict[str, tuple[float, float]]:
     """Relative errors of the output and of every gradient: the kernels', and the equation's in the same type."""
     batch, height, width, heads, dim, size, border, dtype, content, positions, sets = LOCAL[name]
-    query, key, value = torch.randn(batch, height, width, 3, heads, dim).to(dtype).unbind(3)
-    embeddings = [torch.randn(sets, size, dim // 2) for _ in range(2)]
+    projected = torch.randn(batch, height, width, 3 if content else 2, heads, dim).to(dtype)
+    embeddings = [torch.randn(sets, size, dim // 2) for _ in range(2 * positions)]
     gradient = torch.randn(batch, height, width, heads, dim).to(dtype)
 
     def run(function, type_of_all=None):
-        inputs = (query, key, value, *embeddings)
+        inputs = (projected, *embeddings)
         leaves = [x.detach().to(x.dtype if type_of_all is None else type_of_all).requires_grad_() for x in inputs]
-        used = [leaves[0], leaves[1] if content else None, leaves[2], *(leaves[3:] if positions else ())]
-        out = function(*used, kernel_size=size, border=border)
-        inputs = [x for x in used if x is not None]
-        return [out, *torch.autograd.grad(out, inputs, gradient.to(out.dtype))]
+        out = function(*leaves, kernel_size=size, border=border)
+        grad_projected, *grads = torch.autograd.grad(out, leaves, gradient.to(out.dtype))
+        return [out, *grad_projected.unbind(3), *grads]
 
     # oneDNN is left out: its half-precision kernels need instructions that some virtual machines announce and lack.
     with torch.backends.mkldnn.flags(enabled=False):
-        low = run(local_attention, dtype)
-    results = zip(run(local_triton.run), low, run(local_attention, torch.float64), strict=True)
-    names = ["output", "query", *["key"] * content, "value", *["row", "col"] * positions]
+        low = run(equation, dtype)
+    results = zip(run(local_triton.run), low, run(equation, torch.float64), strict=True)
+    names = ["output", "query", "value", *["key"] * content, *["row", "col"] * positions]
     errors = {n: (error(ours, exact), error(low, exact)) for n, (ours, low, exact) in zip(names, results, strict=True)}
     if dtype == torch.bfloat16:
         # Triton's interpreter cannot multiply bfloat16 matrices, by which the embeddings' gradient is computed.

@@ -42,19 +42,25 @@ def test_verdicts_read_as_sentences():
 
 
 def test_on_a_cpu_the_gpu_kernels_refuse_with_a_reason():
-    query = torch.randn(1, 3, 5, 2, 4)
-    triton, cpu, reference = explain_local_attention(query, query, query, kernel_size=3)
+    projected = torch.randn(1, 3, 5, 3, 2, 4)
+    triton, cpu, reference = explain_local_attention(projected, kernel_size=3)
     assert triton.refusal is not None
     assert (cpu.chosen, reference.chosen) == (True, False)
     with pytest.raises(ValueError, match="'triton' cannot run here"):
-        local_attention(query, query, query, kernel_size=3, backend="triton")
+        local_attention(projected, kernel_size=3, backend="triton")
 
 
 def test_a_stride_is_left_to_the_reference():
-    query, key = torch.randn(1, 2, 3, 2, 4), torch.randn(1, 3, 5, 2, 4)
-    verdict = explain_local_attention(query, key, key, kernel_size=3, stride=2)
+    projected = torch.randn(1, 3, 5, 3, 2, 4)
+    verdict = explain_local_attention(projected, kernel_size=3, stride=2)
     assert [v.backend for v in verdict if v.chosen] == ["reference"]
     assert "stride 2 is not 1" in str(verdict[1])
+    assert local_attention(projected, kernel_size=3, stride=2).shape == (1, 2, 3, 2, 4)
+
+
+def test_one_embedding_without_the_other_is_an_error():
+    with pytest.raises(ValueError, match="give both or neither"):
+        local_attention(torch.randn(1, 3, 5, 3, 2, 4), torch.randn(1, 3, 2), kernel_size=3)
 
 
 def test_a_reservation_yields_to_another_but_not_to_force():
@@ -78,6 +84,6 @@ def test_on_a_cpu_gpsa_is_separable_unless_forced():
 
 
 def test_meta_tensors_take_plain_operators():
-    query = torch.empty(1, 3, 5, 2, 4, device="meta")
-    assert local_attention(query, query, query, kernel_size=3).shape == query.shape
-    assert explain_local_attention(query, query, query, kernel_size=3)[-1].chosen
+    projected = torch.empty(1, 3, 5, 3, 2, 4, device="meta")
+    assert local_attention(projected, kernel_size=3).shape == (1, 3, 5, 2, 4)
+    assert explain_local_attention(projected, kernel_size=3)[-1].chosen

@@ -5,20 +5,27 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from nearsight.functional.local import local_attention as equation
+from nearsight.functional.local import query_key_value
 from nearsight.kernels import local_attention, local_cpu
 
 
 def arguments(height, width, heads, dim, kernel_size, *, sets=1, content=True, positions=True, dtype=torch.float64):
-    query, key, value = torch.randn(2, height, width, 3, heads, dim, dtype=dtype).unbind(3)
-    embeddings = torch.randn(2, sets, kernel_size, dim // 2, dtype=dtype).unbind(0) if positions else (None, None)
-    leaves = (query, key if content else None, value, *embeddings)
-    return tuple(x if x is None else x.detach().clone().requires_grad_() for x in leaves)
+    projected = torch.randn(2, height, width, 3 if content else 2, heads, dim, dtype=dtype, requires_grad=True)
+    if not positions:
+        return (projected,)
+    embeddings = (torch.randn(sets, kernel_size, dim // 2, dtype=dtype, requires_grad=True) for _ in range(2))
+    return projected, *embeddings
+
+
+def exact_values(projected, *embeddings, **options):
+    return equation(*query_key_value(projected), *embeddings, **options)
 
 
 @pytest.mark.parametrize("border", ["mask", "zeros"])
 @pytest.mark.parametrize("kernel_size", [2, 3, 4, 7])
 def test_gradients_are_right_to_the_second_difference(border, kernel_size):
-    inputs = tuple(x[:1].detach().requires_grad_() if x.ndim == 5 else x for x in arguments(5, 7, 1, 2, kernel_size))
+    projected, *embeddings = arguments(5, 7, 1, 2, kernel_size)
+    inputs = (projected[:1].detach().requires_grad_(), *embeddings)
 
     def run(*inputs):
         return local_attention(*inputs, kernel_size=kernel_size, border=border, backend="cpu")
@@ -41,12 +48,11 @@ def test_values_and_gradients_are_the_equation_s(border, height, width, kernel_s
     monkeypatch.setattr(local_cpu, "CHUNK_LOGITS", 1)  # a chunk for every row of tiles
     inputs = arguments(height, width, 3, 4, kernel_size, **options)
     ours = local_attention(*inputs, kernel_size=kernel_size, border=border, backend="cpu")
-    exact = equation(*inputs, kernel_size=kernel_size, border=border)
+    exact = exact_values(*inputs, kernel_size=kernel_size, border=border)
     torch.testing.assert_close(ours, exact)
     gradient = torch.randn_like(exact)
-    leaves = [x for x in inputs if x is not None]
     for got, wanted in zip(
-        torch.autograd.grad(ours, leaves, gradient), torch.autograd.grad(exact, leaves, gradient), strict=True
+        torch.autograd.grad(ours, inputs, gradient), torch.autograd.grad(exact, inputs, gradient), strict=True
     ):
         torch.testing.assert_close(got, wanted)
 
@@ -54,7 +60,7 @@ def test_values_and_gradients_are_the_equation_s(border, height, width, kernel_s
 def test_half_precision_is_computed_in_float32():
     inputs = arguments(5, 7, 2, 8, 3, dtype=torch.float32)
     halves = tuple(x.detach().to(torch.bfloat16) for x in inputs)
-    exact = equation(*(x.double() for x in halves), kernel_size=3)
+    exact = exact_values(*(x.double() for x in halves), kernel_size=3)
     ours = local_attention(*halves, kernel_size=3)
     assert ours.dtype == torch.bfloat16
     torch.testing.assert_close(ours.double(), exact, rtol=2**-8, atol=1e-6)
@@ -62,11 +68,11 @@ def test_half_precision_is_computed_in_float32():
 
 def test_it_compiles_in_one_graph_and_exports_to_plain_operators():
     class Layer(torch.nn.Module):
-        def forward(self, query, key, value, row, col):
-            return local_attention(query, key, value, row, col, kernel_size=3)
+        def forward(self, projected, row, col):
+            return local_attention(projected, row, col, kernel_size=3)
 
     inputs = arguments(5, 7, 2, 4, 3, dtype=torch.float32)
-    exact = equation(*inputs, kernel_size=3)
+    exact = exact_values(*inputs, kernel_size=3)
     graphs = []
 
     def keep(graph, example):

@@ -81,7 +81,7 @@ def test_gradcheck_of_the_module():
 def test_logits_start_at_unit_scale_without_a_scale_in_the_equation():
     layer = LocalSelfAttention2d(256, 256, 7, num_heads=8)
     pixels = torch.randn(1, 8, 8, 256)
-    query, _, key = layer.project(pixels)
+    query, key, _ = eq.query_key_value(layer.project(pixels))
     logits = torch.einsum("bijnd,bijnd->bijn", query, key)
     assert 0.7 < logits.std() < 1.4
 

@@ -16,6 +16,7 @@ from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
 
+from ..functional import query_key_value
 from ..geometry import Grid
 from ..models import ResNet, VisionTransformer, load_timm_weights
 from ..nn import GatedPositionalSelfAttention, LocalSelfAttention2d, PositionalSelfAttention, SelfAttention
@@ -167,7 +168,7 @@ def local_view(attention: LocalSelfAttention2d, x: Tensor, index: int, name: str
     pixels = x.permute(0, 2, 3, 1)
     if attention.positions == "absolute":
         pixels = pixels + sinusoidal_positions(pixels.shape[1:], device=x.device, dtype=x.dtype)
-    query, value, key = attention.project(pixels)
+    query, key, value = query_key_value(attention.project(pixels))
     stride = attention.stride if attention.downsample == "stride" else 1
     return LocalView(
         index=index,

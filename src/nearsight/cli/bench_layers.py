@@ -1,6 +1,7 @@
 """Local attention beside what it replaces and what people use for it, at the four stages of a ResNet."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -21,6 +22,12 @@ COLUMNS = (
 PEERS = ("conv", "projection", "attention", "layer", "unfold", "flex")
 
 
+def unfold_step(projected: Tensor, row_embedding: Tensor, col_embedding: Tensor) -> Tensor:
+    """The equation as it is written, every window copied."""
+    embeddings = (row_embedding.to(projected.dtype), col_embedding.to(projected.dtype))
+    return equations.local_attention(*equations.query_key_value(projected), *embeddings, kernel_size=KERNEL_SIZE)
+
+
 def flex_attention_step(side: int) -> Callable[..., Tensor]:
     """FlexAttention with the same window and q·r term; heads of 8 channels are padded to its least, 16."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -35,7 +42,8 @@ def flex_attention_step(side: int) -> Callable[..., Tensor]:
     torch._dynamo.reset()  # or the stages together reach the limit of versions that one function may have
     compiled = torch.compile(flex_attention, dynamic=False)
 
-    def attend(query: Tensor, key: Tensor, value: Tensor, row_embedding: Tensor, col_embedding: Tensor) -> Tensor:
+    def attend(projected: Tensor, row_embedding: Tensor, col_embedding: Tensor) -> Tensor:
+        query, value, key = projected.unbind(3)
         dtype, half = query.dtype, query.shape[-1] // 2
         by_row = torch.einsum("bijnd,gkd->bnijk", query[..., :half], row_embedding.to(dtype)).flatten(2, 3)
         by_col = torch.einsum("bijnd,gkd->bnijk", query[..., half:], col_embedding.to(dtype)).flatten(2, 3)
@@ -56,10 +64,10 @@ def flex_attention_step(side: int) -> Callable[..., Tensor]:
 def measure_stage(
     channels: int, side: int, batch: int, dtype: torch.dtype, device: torch.device, peers: Sequence[str], repeats: int
 ) -> list[Row]:
-    """One row for each peer at one stage; the attention rows take q, k, v as views of one projection."""
+    """One row for each peer at one stage; the rows without a projection take q, v and k as one has made them."""
     head_dim, num_sets = channels // NUM_HEADS, 3
     shape = (batch, side, side, 3, NUM_HEADS, head_dim)
-    projected = [torch.randn(shape, device=device, dtype=dtype).unbind(3) for _ in range(num_sets)]
+    projected = [torch.randn(shape, device=device, dtype=dtype) for _ in range(num_sets)]
     images = [
         torch.randn(batch, channels, side, side, device=device, dtype=dtype).to(memory_format=torch.channels_last)
         for _ in range(num_sets)
@@ -74,18 +82,14 @@ def measure_stage(
 
     def on_projected(function: Callable[..., Tensor]) -> tuple[Callable[[Any], Tensor], list[Any], list[Tensor]]:
         embeddings = (row_embedding, col_embedding)
-        return lambda one: function(*one, *embeddings), projected, list(embeddings)
+        return lambda one: function(one, *embeddings), projected, list(embeddings)
 
     builders: dict[str, Callable[[], tuple[Callable[[Any], Tensor], list[Any], list[Tensor]]]] = {
         "conv": lambda: on_images(nn.Conv2d(channels, channels, 3, padding=1, bias=False)),
         "projection": lambda: on_images(nn.Conv2d(channels, 3 * channels, 1, bias=False)),
-        "attention": lambda: on_projected(lambda *x: local_attention(*x, kernel_size=KERNEL_SIZE)),
+        "attention": lambda: on_projected(partial(local_attention, kernel_size=KERNEL_SIZE)),
         "layer": lambda: on_images(LocalSelfAttention2d(channels, channels, KERNEL_SIZE, num_heads=NUM_HEADS)),
-        "unfold": lambda: on_projected(
-            lambda q, k, v, r, c: equations.local_attention(
-                q, k, v, r.to(q.dtype), c.to(q.dtype), kernel_size=KERNEL_SIZE
-            )
-        ),
+        "unfold": lambda: on_projected(unfold_step),
         "flex": lambda: on_projected(flex_attention_step(side)),
     }
     rows: list[Row] = []
@@ -107,10 +111,7 @@ def measure_stage(
 def _measure(
     step: Callable[[Any], Tensor], sets: list[Any], parameters: list[Tensor], device: torch.device, repeats: int
 ) -> Row:
-    leaves = [
-        tuple(x.detach().requires_grad_() for x in one) if isinstance(one, tuple) else one.detach().requires_grad_()
-        for one in sets
-    ]
+    leaves = [one.detach().requires_grad_() for one in sets]
     gradient = torch.randn_like(step(sets[0]))
 
     def forward(one: Any) -> Tensor:
@@ -118,8 +119,7 @@ def _measure(
             return step(one)
 
     def both(one: Any) -> Any:
-        inputs = [*one, *parameters] if isinstance(one, tuple) else [one, *parameters]
-        return torch.autograd.grad(step(one), inputs, gradient)
+        return torch.autograd.grad(step(one), [one, *parameters], gradient)
 
     memory = peak_memory(both, leaves[0], device)
     return {
@@ -133,9 +133,9 @@ def _measure(
 def explain_stage(channels: int, side: int, batch: int, dtype: torch.dtype, device: torch.device) -> str:
     """Which backend attention takes at a stage, and why not the others."""
     head_dim = channels // NUM_HEADS
-    query = torch.empty(batch, side, side, NUM_HEADS, head_dim, device=device, dtype=dtype)
+    projected = torch.empty(batch, side, side, 3, NUM_HEADS, head_dim, device=device, dtype=dtype)
     embedding = torch.empty(1, KERNEL_SIZE, head_dim // 2, device=device)
-    verdicts = explain_local_attention(query, query, query, embedding, embedding, kernel_size=KERNEL_SIZE)
+    verdicts = explain_local_attention(projected, embedding, embedding, kernel_size=KERNEL_SIZE)
     return "\n".join(f"{channels} × {side}²: {verdict}" for verdict in verdicts)
 
 

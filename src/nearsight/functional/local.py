@@ -19,6 +19,12 @@ from ..geometry import window_padding
 Border = Literal["mask", "zeros"]
 
 
+def query_key_value(projected: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Query, key and value [B,H,W,n,d] as views of one projection [B,H,W,p,n,d]: query, value and, if p is 3, key."""
+    query, value, *key = projected.unbind(3)
+    return query, key[0] if key else None, value
+
+
 def windows(keys: Tensor, kernel_size: int, stride: int = 1) -> Tensor:
     """The k×k neighbourhood of every (strided) query, zeros outside the image: [B,H,W,n,d] → [B,I,J,n,d,k,k]."""
     before, after = window_padding(kernel_size)

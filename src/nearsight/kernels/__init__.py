@@ -1,4 +1,4 @@
-"""The equations of `functional`, faster, behind one dispatch; `backend=` forces one. GPSA takes q, k and v packed."""
+"""The equations of `functional`, faster, behind one dispatch; `backend=` forces one. Both take q, k and v packed."""
 
 import torch
 

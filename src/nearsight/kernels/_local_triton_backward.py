@@ -10,9 +10,7 @@ from ._local_triton_shared import LOG2_E, channels_of, dot, embedding, load_pixe
 @triton.jit
 def backward_query_kernel(
     query, key, value, table, output, lse, grad_output, grad_query, delta, sums,
-    query_image, query_row, key_image, key_row, value_image, value_row,
-    height, width, num_heads, head_blocks,
-    QUERY_COL: tl.constexpr, KEY_COL: tl.constexpr, VALUE_COL: tl.constexpr,
+    height, width, num_heads, head_blocks, PIXEL: tl.constexpr,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
     VEC: tl.constexpr, FULL: tl.constexpr, PACK: tl.constexpr,
     ROWS: tl.constexpr, GROUPS: tl.constexpr, COLS: tl.constexpr,
@@ -20,7 +18,7 @@ def backward_query_kernel(
 ):  # fmt: skip
     """∂query, δ = Σ_d ∂out·out for the other kernel, and each query's ∂logits summed by row and column offset.
 
-    `output`, `grad_output` and `grad_query` are contiguous. `sums` is [B, H, W, heads, ENTRIES] with ENTRIES =
+    `sums` is [B, H, W, heads, ENTRIES] with ENTRIES =
     2^LOG_ENTRIES ≥ 2k, entry 2t for row offset t, entry 2t + 1 for column offset t; ∂table is their product with q.
     """
     P: tl.constexpr = ROWS * GROUPS
@@ -37,13 +35,14 @@ def backward_query_kernel(
     area = image * height * width
     output += area * (table_width // PACK)
     grad_output += area * (table_width // PACK)
-    grad_query += area * table_width
+    grad_query += area * (PIXEL * PACK)
     lse += area * (head_blocks * SLOTS)
     delta += area * (head_blocks * SLOTS)
 
-    query += image * query_image + (row * query_row + first_col * QUERY_COL + word)
-    key += image * key_image + ((row - BEFORE) * key_row + (first_col - BEFORE) * KEY_COL + word)
-    value += image * value_image + ((row - BEFORE) * value_row + (first_col - BEFORE) * VALUE_COL + word)
+    first_seen = area * PIXEL + ((pixel - BEFORE * width - BEFORE) * PIXEL + word)
+    query += area * PIXEL + (pixel * PIXEL + word)
+    key += first_seen
+    value += first_seen
 
     queries = ()
     grad_outputs = ()
@@ -52,7 +51,7 @@ def backward_query_kernel(
     deltas = ()
     for i in tl.static_range(COLS):
         query_inside = (row < height) & (first_col + i < width)
-        queries += (load_pixels(query + i * QUERY_COL, query_inside, word_exists, P, HEADS, D, VEC, FULL) * LOG2_E,)
+        queries += (load_pixels(query + i * PIXEL, query_inside, word_exists, P, HEADS, D, VEC, FULL) * LOG2_E,)
         at = (pixel + i) * (table_width // PACK) + word
         grad_out = load_pixels(grad_output + at, query_inside, word_exists, P, HEADS, D, VEC, FULL)
         out = load_pixels(output + at, query_inside, word_exists, P, HEADS, D, VEC, FULL)
@@ -98,8 +97,8 @@ def backward_query_kernel(
         for j in tl.static_range(K + COLS - 1):
             inside = row_inside & (first_col + j >= BEFORE) & (first_col + j < width + BEFORE)
             if HAS_KEY:
-                one_key = load_pixels(key + j * KEY_COL, inside, word_exists, P, HEADS, D, VEC, FULL)
-            one_value = load_pixels(value + j * VALUE_COL, inside, word_exists, P, HEADS, D, VEC, FULL)
+                one_key = load_pixels(key + j * PIXEL, inside, word_exists, P, HEADS, D, VEC, FULL)
+            one_value = load_pixels(value + j * PIXEL, inside, word_exists, P, HEADS, D, VEC, FULL)
             new_grad_queries = ()
             new_row_sums = ()
             for i in tl.static_range(COLS):
@@ -125,8 +124,8 @@ def backward_query_kernel(
                     new_row_sums += (row_sums[i],)
             grad_queries = new_grad_queries
             row_sums = new_row_sums
-        key += key_row
-        value += value_row
+        key += width * PIXEL
+        value += width * PIXEL
 
         if HAS_POSITION:
             # t is a run-time number: the sums of window row t are put in their place by comparison.
@@ -169,15 +168,13 @@ def backward_query_kernel(
         stored = (row < height) & (first_col + i < width)
         mask = stored if FULL else stored & exists
         result = tl.reshape(grad_queries[i], [P, HEADS * D]).to(grad_query.dtype.element_ty)
-        tl.store(grad_query + (pixel + i) * table_width + channel, result, mask)
+        tl.store(grad_query + (pixel + i) * (PIXEL * PACK) + channel, result, mask)
 
 
 @triton.jit
 def backward_key_value_kernel(
     query, key, value, table, lse, delta, grad_output, grad_key, grad_value,
-    query_image, query_row, key_image, key_row, value_image, value_row,
-    height, width, num_heads, head_blocks,
-    QUERY_COL: tl.constexpr, KEY_COL: tl.constexpr, VALUE_COL: tl.constexpr,
+    height, width, num_heads, head_blocks, PIXEL: tl.constexpr,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
     VEC: tl.constexpr, FULL: tl.constexpr, PACK: tl.constexpr,
     ROWS: tl.constexpr, GROUPS: tl.constexpr, COLS: tl.constexpr,
@@ -204,10 +201,10 @@ def backward_key_value_kernel(
     table_width = num_heads * HEAD_DIM
     stat_width = head_blocks * SLOTS
 
-    key += image * key_image + (row * key_row + first_col * KEY_COL + word)
-    value += image * value_image + (row * value_row + first_col * VALUE_COL + word)
-    query += image * query_image + ((row + BEFORE) * query_row + (first_col - AFTER) * QUERY_COL + word)
     first_seen = pixel + BEFORE * width - AFTER
+    key += area * PIXEL + (pixel * PIXEL + word)
+    value += area * PIXEL + (pixel * PIXEL + word)
+    query += area * PIXEL + (first_seen * PIXEL + word)
     grad_output += area * (table_width // PACK) + (first_seen * (table_width // PACK) + word)
     lse += area * stat_width + (first_seen * stat_width + slot)
     delta += area * stat_width + (first_seen * stat_width + slot)
@@ -219,10 +216,10 @@ def backward_key_value_kernel(
     for i in tl.static_range(COLS):
         key_inside = (row < height) & (first_col + i < width)
         if HAS_KEY:
-            keys += (load_pixels(key + i * KEY_COL, key_inside, word_exists, P, HEADS, D, VEC, FULL) * LOG2_E,)
+            keys += (load_pixels(key + i * PIXEL, key_inside, word_exists, P, HEADS, D, VEC, FULL) * LOG2_E,)
         else:
             keys += (tl.zeros([P, HEADS, D // VEC, VEC], tl.float32),)
-        values += (load_pixels(value + i * VALUE_COL, key_inside, word_exists, P, HEADS, D, VEC, FULL),)
+        values += (load_pixels(value + i * PIXEL, key_inside, word_exists, P, HEADS, D, VEC, FULL),)
         grad_keys += (tl.zeros([P, HEADS, D // VEC, VEC], tl.float32),)
         grad_values += (tl.zeros([P, HEADS, D // VEC, VEC], tl.float32),)
 
@@ -237,7 +234,7 @@ def backward_key_value_kernel(
 
         for j in tl.static_range(K + COLS - 1):
             inside = row_inside & (first_col + j >= AFTER) & (first_col + j < width + AFTER)
-            one_query = load_pixels(query + j * QUERY_COL, inside, word_exists, P, HEADS, D, VEC, FULL)
+            one_query = load_pixels(query + j * PIXEL, inside, word_exists, P, HEADS, D, VEC, FULL)
             grad_out = load_pixels(grad_output + j * (table_width // PACK), inside, word_exists, P, HEADS, D, VEC, FULL)
             # Queries outside the image read +∞, which makes their weights exactly zero.
             stat = tl.load(lse + j * stat_width, inside, other=float("inf"))
@@ -265,7 +262,7 @@ def backward_key_value_kernel(
                     new_grad_values += (grad_values[i],)
             grad_keys = new_grad_keys
             grad_values = new_grad_values
-        query -= query_row
+        query -= width * PIXEL
         grad_output -= width * (table_width // PACK)
         lse -= width * stat_width
         delta -= width * stat_width
@@ -273,7 +270,7 @@ def backward_key_value_kernel(
     for i in tl.static_range(COLS):
         stored = (row < height) & (first_col + i < width)
         mask = stored if FULL else stored & exists
-        at = area * table_width + ((pixel + i) * table_width + channel)
+        at = area * (PIXEL * PACK) + ((pixel + i) * (PIXEL * PACK) + channel)
         if HAS_KEY:
             tl.store(grad_key + at, tl.reshape(grad_keys[i], [P, WIDTH]).to(grad_key.dtype.element_ty), mask)
         tl.store(grad_value + at, tl.reshape(grad_values[i], [P, WIDTH]).to(grad_value.dtype.element_ty), mask)

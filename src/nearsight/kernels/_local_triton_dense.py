@@ -56,7 +56,6 @@ def _shifted(by_offset, offset, inside, K: tl.constexpr, HALF: tl.constexpr):
 @triton.jit
 def dense_forward_kernel(
     query, key, value, table, output, lse,
-    query_image, query_row, query_col, key_image, key_row, key_col, value_image, value_row, value_col,
     height, width, num_heads, stat_width,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, COPIES: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, HALO_ROWS: tl.constexpr, HALO_COLS: tl.constexpr, STEP: tl.constexpr,
@@ -74,7 +73,10 @@ def dense_forward_kernel(
     row = first_row + place // COLS
     col = first_col + place % COLS
     inside = (row < height) & (col < width)
-    query += image * query_image + head * HEAD_DIM + (row * query_row + col * query_col + channel)
+    pixel = row * width + col
+    area = image * height * width
+    pixel_step = (2 + HAS_KEY) * num_heads * HEAD_DIM
+    query += area * pixel_step + head * HEAD_DIM + (pixel * pixel_step + channel)
     queries = tl.load(query, mask=inside & (channel < HEAD_DIM), other=0.0)
 
     by_row = tl.zeros([M, ENTRIES // 2], tl.float32)
@@ -92,8 +94,9 @@ def dense_forward_kernel(
     key_at_col = first_col - BEFORE + halo % HALO_COLS
     key_at_row = first_row - BEFORE + halo // HALO_COLS
     readable = (key_at_col >= 0) & (key_at_col < width) & (halo % HALO_COLS < COLS + K - 1) & (channel < HEAD_DIM)
-    key += image * key_image + head * HEAD_DIM + (key_at_row * key_row + key_at_col * key_col + channel)
-    value += image * value_image + head * HEAD_DIM + (key_at_row * value_row + key_at_col * value_col + channel)
+    at_key = area * pixel_step + head * HEAD_DIM + ((key_at_row * width + key_at_col) * pixel_step + channel)
+    key += at_key
+    value += at_key
 
     top = tl.full([M], LOWEST, tl.float32)
     total = tl.zeros([M], tl.float32)
@@ -105,10 +108,10 @@ def dense_forward_kernel(
         row_terms = _shifted(by_row, start + halo_row - place // COLS, row_inside, K, ENTRIES // 2)
         logits = row_terms[:, :, None] + col_terms[:, None, :]
         if HAS_KEY:
-            keys = tl.load(key + start * key_row, mask=mask, other=0.0)
+            keys = tl.load(key + start * width * pixel_step, mask=mask, other=0.0)
             logits += tl.reshape(tl.dot(queries, tl.trans(keys)), [M, STEP, HALO_COLS]) * LOG2_E
         logits = tl.reshape(logits, [M, N])
-        values = tl.load(value + start * value_row, mask=mask, other=0.0)
+        values = tl.load(value + start * width * pixel_step, mask=mask, other=0.0)
         new_top = tl.maximum(top, tl.max(logits, axis=1))
         rescale = tl.exp2(top - new_top)
         weights = tl.exp2(logits - new_top[:, None])
@@ -116,8 +119,6 @@ def dense_forward_kernel(
         result = tl.dot(weights.to(values.dtype), values, result * rescale[:, None])
         top = new_top
 
-    pixel = row * width + col
-    area = image * height * width
     at = output + area * (num_heads * HEAD_DIM) + (pixel * (num_heads * HEAD_DIM) + head * HEAD_DIM + channel)
     tl.store(at, (result / total[:, None]).to(output.dtype.element_ty), inside & (channel < HEAD_DIM))
     if SAVE_LSE:
@@ -129,16 +130,12 @@ def dense_forward_kernel(
 @triton.jit
 def dense_backward_query_kernel(
     query, key, value, table, output, lse, grad_output, grad_query, delta, sums,
-    query_image, query_row, query_col, key_image, key_row, key_col, value_image, value_row, value_col,
     height, width, num_heads, stat_width,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, COPIES: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, HALO_ROWS: tl.constexpr, HALO_COLS: tl.constexpr, STEP: tl.constexpr,
     ENTRIES: tl.constexpr, HAS_KEY: tl.constexpr, HAS_POSITION: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
-    """∂query, δ, and the sums of each query's ∂logits by row and column offset, [B, H, W, n, ENTRIES] interleaved.
-
-    `output`, `grad_output` and `grad_query` are contiguous.
-    """
+    """∂query, δ, and the sums of each query's ∂logits by row and column offset, [B, H, W, n, ENTRIES] interleaved."""
     M: tl.constexpr = ROWS * COLS
     N: tl.constexpr = STEP * HALO_COLS
     HALF: tl.constexpr = ENTRIES // 2
@@ -156,12 +153,12 @@ def dense_backward_query_kernel(
     at = pixel * (num_heads * HEAD_DIM) + head * HEAD_DIM + channel
     grad_output += area * (num_heads * HEAD_DIM)
     output += area * (num_heads * HEAD_DIM)
-    grad_query += area * (num_heads * HEAD_DIM)
     lse += area * stat_width
     delta += area * stat_width
     sums += area * (num_heads * ENTRIES)
-    query += image * query_image + head * HEAD_DIM + (row * query_row + col * query_col + channel)
-    queries = tl.load(query, mask=known, other=0.0)
+    pixel_step = (2 + HAS_KEY) * num_heads * HEAD_DIM
+    at_query = area * pixel_step + head * HEAD_DIM + (pixel * pixel_step + channel)
+    queries = tl.load(query + at_query, mask=known, other=0.0)
     grads = tl.load(grad_output + at, mask=known, other=0.0)
     outputs = tl.load(output + at, mask=known, other=0.0)
     query_delta = tl.sum(grads.to(tl.float32) * outputs.to(tl.float32), axis=1)
@@ -187,8 +184,9 @@ def dense_backward_query_kernel(
     key_at_col = first_col - BEFORE + halo % HALO_COLS
     key_at_row = first_row - BEFORE + halo // HALO_COLS
     readable = (key_at_col >= 0) & (key_at_col < width) & (halo % HALO_COLS < COLS + K - 1) & (channel < HEAD_DIM)
-    key += image * key_image + head * HEAD_DIM + (key_at_row * key_row + key_at_col * key_col + channel)
-    value += image * value_image + head * HEAD_DIM + (key_at_row * value_row + key_at_col * value_col + channel)
+    at_key = area * pixel_step + head * HEAD_DIM + ((key_at_row * width + key_at_col) * pixel_step + channel)
+    key += at_key
+    value += at_key
 
     offset = tl.arange(0, HALF)[None, :]
     result = tl.zeros([M, D], tl.float32)
@@ -201,9 +199,9 @@ def dense_backward_query_kernel(
         row_terms = _shifted(by_row, start + halo_row - place // COLS, row_inside, K, HALF)
         logits = row_terms[:, :, None] + col_terms[:, None, :]
         if HAS_KEY:
-            keys = tl.load(key + start * key_row, mask=mask, other=0.0)
+            keys = tl.load(key + start * width * pixel_step, mask=mask, other=0.0)
             logits += tl.reshape(tl.dot(queries, tl.trans(keys)), [M, STEP, HALO_COLS]) * LOG2_E
-        values = tl.load(value + start * value_row, mask=mask, other=0.0)
+        values = tl.load(value + start * width * pixel_step, mask=mask, other=0.0)
         grad_weights = tl.reshape(tl.dot(grads, tl.trans(values)), [M, STEP, HALO_COLS])
         grad_logits = tl.exp2(logits) * (grad_weights - query_delta[:, None, None])
         if HAS_KEY:
@@ -220,13 +218,12 @@ def dense_backward_query_kernel(
         result = tl.dot(by_entry, embeddings, result)
         entry = tl.arange(0, ENTRIES)[None, :]
         tl.store(sums + (pixel * num_heads + head) * ENTRIES + entry, by_entry.to(sums.dtype.element_ty), inside)
-    tl.store(grad_query + at, result.to(grad_query.dtype.element_ty), known)
+    tl.store(grad_query + at_query, result.to(grad_query.dtype.element_ty), known)
 
 
 @triton.jit
 def dense_backward_key_value_kernel(
     query, key, value, table, lse, delta, grad_output, grad_key, grad_value,
-    query_image, query_row, query_col, key_image, key_row, key_col, value_image, value_row, value_col,
     height, width, num_heads, stat_width,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, COPIES: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, HALO_ROWS: tl.constexpr, HALO_COLS: tl.constexpr, STEP: tl.constexpr,
@@ -248,12 +245,13 @@ def dense_backward_key_value_kernel(
     row = first_row + place // COLS
     col = first_col + place % COLS
     known = (row < height) & (col < width) & (channel < HEAD_DIM)
-    value += image * value_image + head * HEAD_DIM + (row * value_row + col * value_col + channel)
-    values = tl.load(value, mask=known, other=0.0)
+    area = image * height * width
+    pixel_step = (2 + HAS_KEY) * num_heads * HEAD_DIM
+    at_key = area * pixel_step + head * HEAD_DIM + ((row * width + col) * pixel_step + channel)
+    values = tl.load(value + at_key, mask=known, other=0.0)
     keys = values
     if HAS_KEY:
-        key += image * key_image + head * HEAD_DIM + (row * key_row + col * key_col + channel)
-        keys = tl.load(key, mask=known, other=0.0)
+        keys = tl.load(key + at_key, mask=known, other=0.0)
 
     # As in `_by_offset`, embeddings are sums of two half-precision numbers; here row offsets come first, then columns.
     coarse = tl.zeros([ENTRIES, D], values.dtype)
@@ -271,8 +269,7 @@ def dense_backward_key_value_kernel(
     at_row = first_row - AFTER + halo // HALO_COLS
     col_exists = (at_col >= 0) & (at_col < width) & (halo % HALO_COLS < COLS + K - 1)
     pixel = at_row * width + at_col
-    area = image * height * width
-    query += image * query_image + head * HEAD_DIM + (at_row * query_row + at_col * query_col + channel)
+    query += area * pixel_step + head * HEAD_DIM + (pixel * pixel_step + channel)
     grad_output += area * (num_heads * HEAD_DIM) + (pixel * (num_heads * HEAD_DIM) + head * HEAD_DIM + channel)
     lse += area * stat_width + (pixel * stat_width + head * COPIES)
     delta += area * stat_width + (pixel * stat_width + head * COPIES)
@@ -285,8 +282,8 @@ def dense_backward_key_value_kernel(
     into_values = tl.zeros([M, D], tl.float32)
     for start in range(0, HALO_ROWS, STEP):
         exists = col_exists & (at_row + start >= 0) & (at_row + start < height)
-        queries = tl.load(query + start * query_row, mask=exists & (channel < HEAD_DIM), other=0.0)
         down = start * width
+        queries = tl.load(query + down * pixel_step, mask=exists & (channel < HEAD_DIM), other=0.0)
         grads = tl.load(grad_output + down * (num_heads * HEAD_DIM), mask=exists & (channel < HEAD_DIM), other=0.0)
         # Queries outside the image read +∞, which makes their weights exactly zero.
         log_sum = tl.trans(tl.load(lse + down * stat_width, mask=exists, other=float("inf")))
@@ -307,7 +304,6 @@ def dense_backward_key_value_kernel(
             grad_logits = weights * (tl.dot(values, tl.trans(grads)) - query_delta)
             into_keys = tl.dot(grad_logits.to(queries.dtype), queries, into_keys)
 
-    at = area * (num_heads * HEAD_DIM) + ((row * width + col) * (num_heads * HEAD_DIM) + head * HEAD_DIM + channel)
-    tl.store(grad_value + at, into_values.to(grad_value.dtype.element_ty), known)
+    tl.store(grad_value + at_key, into_values.to(grad_value.dtype.element_ty), known)
     if HAS_KEY:
-        tl.store(grad_key + at, into_keys.to(grad_key.dtype.element_ty), known)
+        tl.store(grad_key + at_key, into_keys.to(grad_key.dtype.element_ty), known)

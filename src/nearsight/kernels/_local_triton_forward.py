@@ -10,9 +10,7 @@ from ._local_triton_shared import LOG2_E, LOWEST, channels_of, dot, embedding, l
 @triton.jit
 def forward_kernel(
     query, key, value, table, output, lse,
-    query_image, query_row, key_image, key_row, value_image, value_row,
-    height, width, num_heads, head_blocks,
-    QUERY_COL: tl.constexpr, KEY_COL: tl.constexpr, VALUE_COL: tl.constexpr,
+    height, width, num_heads, head_blocks, PIXEL: tl.constexpr,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
     VEC: tl.constexpr, FULL: tl.constexpr, PACK: tl.constexpr,
     ROWS: tl.constexpr, GROUPS: tl.constexpr, COLS: tl.constexpr,
@@ -28,9 +26,12 @@ def forward_kernel(
     row = tile_row * ROWS + pixels // GROUPS
     first_col = (tile_col * GROUPS + pixels % GROUPS) * COLS
 
-    query += image * query_image + (row * query_row + first_col * QUERY_COL + word)
-    key += image * key_image + ((row - BEFORE) * key_row + (first_col - BEFORE) * KEY_COL + word)
-    value += image * value_image + ((row - BEFORE) * value_row + (first_col - BEFORE) * VALUE_COL + word)
+    pixel = row * width + first_col
+    area = image * height * width
+    first_seen = area * PIXEL + ((pixel - BEFORE * width - BEFORE) * PIXEL + word)
+    query += area * PIXEL + (pixel * PIXEL + word)
+    key += first_seen
+    value += first_seen
     table_width = num_heads * HEAD_DIM
 
     queries = ()
@@ -39,7 +40,7 @@ def forward_kernel(
     totals = ()
     for i in tl.static_range(COLS):
         query_inside = (row < height) & (first_col + i < width)
-        queries += (load_pixels(query + i * QUERY_COL, query_inside, word_exists, P, HEADS, D, VEC, FULL) * LOG2_E,)
+        queries += (load_pixels(query + i * PIXEL, query_inside, word_exists, P, HEADS, D, VEC, FULL) * LOG2_E,)
         accumulators += (tl.zeros([P, HEADS, D // VEC, VEC], tl.float32),)
         highest += (tl.full([P, HEADS], LOWEST, tl.float32),)
         totals += (tl.zeros([P, HEADS], tl.float32),)
@@ -61,7 +62,7 @@ def forward_kernel(
         for j in tl.static_range(K + COLS - 1):
             inside = row_inside & (first_col + j >= BEFORE) & (first_col + j < width + BEFORE)
             if HAS_KEY:
-                one_key = load_pixels(key + j * KEY_COL, inside, word_exists, P, HEADS, D, VEC, FULL)
+                one_key = load_pixels(key + j * PIXEL, inside, word_exists, P, HEADS, D, VEC, FULL)
             for i in tl.static_range(COLS):
                 if j >= i and j < i + K:
                     logit = col_terms[(j - i) * COLS + i]
@@ -100,7 +101,7 @@ def forward_kernel(
 
         for j in tl.static_range(K + COLS - 1):
             inside = row_inside & (first_col + j >= BEFORE) & (first_col + j < width + BEFORE)
-            one_value = load_pixels(value + j * VALUE_COL, inside, word_exists, P, HEADS, D, VEC, FULL)
+            one_value = load_pixels(value + j * PIXEL, inside, word_exists, P, HEADS, D, VEC, FULL)
             new_totals = ()
             new_accumulators = ()
             for i in tl.static_range(COLS):
@@ -113,12 +114,11 @@ def forward_kernel(
                     new_accumulators += (accumulators[i],)
             totals = new_totals
             accumulators = new_accumulators
-        key += key_row
-        value += value_row
+        key += width * PIXEL
+        value += width * PIXEL
 
-    pixel = row * width + first_col
-    output += image * height * width * table_width
-    lse += image * height * width * (head_blocks * SLOTS)
+    output += area * table_width
+    lse += area * (head_blocks * SLOTS)
     slot = head_block * SLOTS + tl.arange(0, SLOTS)[None, :]
     for i in tl.static_range(COLS):
         stored = (row < height) & (first_col + i < width)

@@ -61,19 +61,23 @@ class Layout:
     slots: int  # of a pixel
 
     @classmethod
-    def of(cls, query: Tensor) -> "Layout":
-        num_heads, head_dim = query.shape[-2:]
-        vector = VECTOR_BYTES // query.element_size()
+    def of(cls, projected: Tensor) -> "Layout":
+        num_heads, head_dim = projected.shape[-2:]
+        vector = VECTOR_BYTES // projected.element_size()
         padded_dim = max(vector, triton.next_power_of_2(head_dim))
         heads = max(1, min(SLOTS * vector // padded_dim, triton.next_power_of_2(num_heads)))
         return cls(vector, padded_dim, heads, triton.cdiv(num_heads, heads) * heads * padded_dim // vector)
 
 
+def parts(projected: Tensor) -> dict[str, Tensor]:
+    """Query, value and key of a projection [B, H, W, 2 or 3, n, d]; where there is no key, no kernel reads it."""
+    return {"query": projected[:, :, :, 0], "value": projected[:, :, :, 1], "key": projected[:, :, :, -1]}
+
+
 def _in_words(tensors: dict[str, Tensor]) -> dict[str, Tensor] | None:
-    """The bfloat16 tensors as 32-bit words of two channels, or None where one of them does not allow it."""
+    """The contiguous bfloat16 tensors as 32-bit words of two channels, or None where one of them does not allow it."""
     for tensor in tensors.values():
-        even = all(size % 2 == 0 for size in (tensor.shape[-1], tensor.storage_offset(), *tensor.stride()[:-1]))
-        if tensor.dtype != torch.bfloat16 or not even:
+        if tensor.dtype != torch.bfloat16 or tensor.shape[-1] % 2 or tensor.storage_offset() % 2:
             return None
     return {name: tensor.view(torch.int32) for name, tensor in tensors.items()}
 
@@ -86,26 +90,23 @@ def _compile_options(tiling: Tiling) -> dict[str, int]:
 def _launch_threads(
     kernel: Any, tiling: Threads, inputs: dict[str, Tensor], others: dict[str, Tensor], kernel_size: int, **flags: int
 ) -> None:
-    query = inputs["query"]
-    batch, height, width, num_heads, head_dim = query.shape
-    layout = Layout.of(query)
+    projected = inputs["projected"]
+    batch, height, width, num_parts, num_heads, head_dim = projected.shape
+    layout = Layout.of(projected)
     tile_rows = triton.cdiv(height, tiling.rows)
     tile_cols = triton.cdiv(width, tiling.groups * tiling.cols)
     head_blocks = triton.cdiv(num_heads, layout.heads)
     words = _in_words(inputs)
-    inputs = inputs if words is None else words
-    query_strides, key_strides, value_strides = (inputs[name].stride() for name in ("query", "key", "value"))
+    readable = dict(inputs if words is None else words)
+    projected = readable.pop("projected")
     threads = tiling.rows * tiling.groups * layout.heads * layout.padded_dim // layout.vector
     kernel[(tile_cols * head_blocks, tile_rows, batch)](
-        **inputs, **others,
-        query_image=query_strides[0], query_row=query_strides[1], QUERY_COL=query_strides[2],
-        key_image=key_strides[0], key_row=key_strides[1], KEY_COL=key_strides[2],
-        value_image=value_strides[0], value_row=value_strides[1], VALUE_COL=value_strides[2],
+        **parts(projected), **readable, **others,
         height=height, width=width, num_heads=num_heads, head_blocks=head_blocks,
-        K=kernel_size, BEFORE=window_padding(kernel_size)[0],
+        PIXEL=projected.stride(2), K=kernel_size, BEFORE=window_padding(kernel_size)[0],
         HEAD_DIM=head_dim, D=layout.padded_dim, HEADS=layout.heads, VEC=layout.vector,
         FULL=layout.padded_dim == head_dim and num_heads % layout.heads == 0, PACK=1 if words is None else 2,
-        ROWS=tiling.rows, GROUPS=tiling.groups, COLS=tiling.cols,
+        ROWS=tiling.rows, GROUPS=tiling.groups, COLS=tiling.cols, HAS_KEY=num_parts == 3,
         num_warps=max(1, threads // 32), **flags, **_compile_options(tiling),
     )  # fmt: skip
 
@@ -123,23 +124,21 @@ def _table_entries(kernel_size: int) -> int:
 def _launch_dense(
     kernel: Any, tiling: Dense, inputs: dict[str, Tensor], others: dict[str, Tensor], kernel_size: int, **flags: int
 ) -> None:
-    query = inputs["query"]
-    batch, height, width, num_heads, head_dim = query.shape
-    layout = Layout.of(query)
+    readable = dict(inputs)
+    projected = readable.pop("projected")
+    batch, height, width, num_parts, num_heads, head_dim = projected.shape
+    layout = Layout.of(projected)
     tile_rows = triton.cdiv(height, tiling.rows)
     tile_cols = triton.cdiv(width, tiling.cols)
     halo_rows, halo_cols = halo_sides(tiling.rows, tiling.cols, kernel_size)
-    query_strides, key_strides, value_strides = (inputs[name].stride() for name in ("query", "key", "value"))
     kernel[(tile_cols * num_heads, tile_rows, batch)](
-        **inputs, **others,
-        query_image=query_strides[0], query_row=query_strides[1], query_col=query_strides[2],
-        key_image=key_strides[0], key_row=key_strides[1], key_col=key_strides[2],
-        value_image=value_strides[0], value_row=value_strides[1], value_col=value_strides[2],
+        **parts(projected), **readable, **others,
         height=height, width=width, num_heads=num_heads,
         stat_width=layout.slots, K=kernel_size, BEFORE=window_padding(kernel_size)[0],
         HEAD_DIM=head_dim, D=max(16, layout.padded_dim), COPIES=layout.padded_dim // layout.vector,
         ROWS=tiling.rows, COLS=tiling.cols, HALO_ROWS=halo_rows, HALO_COLS=halo_cols, STEP=min(tiling.step, halo_rows),
-        ENTRIES=_table_entries(kernel_size), num_warps=tiling.warps, **flags, **_compile_options(tiling),
+        ENTRIES=_table_entries(kernel_size), HAS_KEY=num_parts == 3,
+        num_warps=tiling.warps, **flags, **_compile_options(tiling),
     )  # fmt: skip
 
 
@@ -171,10 +170,10 @@ def launch_backward_query(
     tiling: Tiling, inputs: dict[str, Tensor], others: dict[str, Tensor], kernel_size: int, **flags: int
 ) -> Tensor:
     """Fills `grad_query` and `delta`; returns each query's ∂logits summed by row and column offset, interleaved."""
-    query = inputs["query"]
+    projected = inputs["projected"]
     entries = _table_entries(kernel_size)
-    shape = (*query.shape[:-1], entries) if flags["HAS_POSITION"] else (0,)
-    sums = torch.empty(shape, dtype=query.dtype, device=query.device)
+    shape = (*projected.shape[:3], projected.shape[-2], entries) if flags["HAS_POSITION"] else (0,)
+    sums = torch.empty(shape, dtype=projected.dtype, device=projected.device)
     others = {**others, "sums": sums}
     if isinstance(tiling, Dense):
         _launch_dense(dense_backward_query_kernel, tiling, inputs, others, kernel_size, **flags)
@@ -184,11 +183,11 @@ def launch_backward_query(
     return sums
 
 
-def embedding_gradients(query: Tensor, sums: Tensor, kernel_size: int, sets: int) -> tuple[Tensor, Tensor]:
-    """Σ over pixels of sums ⊗ q: [B, H, W, n, entries] and [B, H, W, n, d] → ∂row and ∂col embeddings [g, k, d/2]."""
-    batch, height, width, num_heads, head_dim = query.shape
-    pixels = batch * height * width
-    layout, entries = Layout.of(query), sums.shape[-1]
+def embedding_gradients(projected: Tensor, sums: Tensor, kernel_size: int, sets: int) -> tuple[Tensor, Tensor]:
+    """Σ over pixels of sums ⊗ q, with sums [B, H, W, n, entries]: ∂row and ∂col embeddings [g, k, d/2]."""
+    num_heads, head_dim = projected.shape[-2:]
+    pixels = projected.shape[:3].numel()
+    layout, entries = Layout.of(projected), sums.shape[-1]
     heads = max(layout.heads, 16 // layout.padded_dim)
     blocks = triton.cdiv(num_heads, heads)
     depth = 64
@@ -196,11 +195,11 @@ def embedding_gradients(query: Tensor, sums: Tensor, kernel_size: int, sets: int
     chunk = triton.cdiv(triton.cdiv(pixels, shares), depth) * depth
     shares = triton.cdiv(pixels, chunk)
     shape = (shares, blocks, heads, entries, heads, layout.padded_dim)
-    partial = torch.empty(shape, dtype=torch.float32, device=query.device)
+    partial = torch.empty(shape, dtype=torch.float32, device=projected.device)
     table_gradient_kernel[(shares, blocks)](
-        query, sums, partial, *query.stride()[:3], height, width, num_heads, pixels, chunk,
+        parts(projected)["query"], sums, partial, projected.stride(2), num_heads, pixels, chunk,
         HEAD_DIM=head_dim, D=layout.padded_dim, HEADS=heads, ENTRIES=entries, DEPTH=depth,
-        EXACT=query.dtype == torch.float32, num_warps=4,
+        EXACT=projected.dtype == torch.float32, num_warps=4,
     )  # fmt: skip
     by_head = partial.sum(dim=0).diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2).flatten(0, 1)[:num_heads]
     if sets == 1:

@@ -14,9 +14,10 @@ Keys outside the image are read as zeros; under the `mask` border rule the row a
 Per-query statistics (log-sum-exp, δ) are stored once per thread, [B, H, W, slots], so that every thread reads its own.
 No atomics anywhere: every run gives the same bits.
 
-Arguments named `*_image`, `*_row`, `*_COL` are strides in elements; the column strides are compile-time constants, so
-that the loads of one window row share one address. With PACK = 2 the inputs are bfloat16 read as 32-bit words of two
-channels, and their strides count words.
+Query, value and key are parts of one contiguous projection [B, H, W, parts, heads, d], and so are their gradients.
+PIXEL is its step from pixel to pixel, a compile-time constant so that the loads of one window row share one address.
+Outputs and their gradients are [B, H, W, heads, d]. With PACK = 2 the inputs are bfloat16 read as 32-bit words of two
+channels, and PIXEL counts words.
 """
 
 import triton

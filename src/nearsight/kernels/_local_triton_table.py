@@ -28,7 +28,7 @@ def table_kernel(
 @triton.jit
 def table_gradient_kernel(
     query, sums, partial,
-    query_image, query_row, query_col, height, width, num_heads, pixels, chunk,
+    query_step, num_heads, pixels, chunk,
     HEAD_DIM: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, ENTRIES: tl.constexpr, DEPTH: tl.constexpr,
     EXACT: tl.constexpr,
 ):  # fmt: skip
@@ -47,10 +47,8 @@ def table_gradient_kernel(
     result = tl.zeros([HEADS * ENTRIES, HEADS * D], tl.float32)
     for start in range(0, chunk, DEPTH):
         pixel = (share * chunk + start + tl.arange(0, DEPTH)[:, None]).to(tl.int64)
-        row = pixel // width
-        place = (row // height) * query_image + (row % height) * query_row + (pixel % width) * query_col
         known = pixel < pixels
-        right = tl.load(query + place + channel, mask=known & channel_known, other=0.0)
+        right = tl.load(query + pixel * query_step + channel, mask=known & channel_known, other=0.0)
         left = tl.load(sums + pixel * (num_heads * ENTRIES) + entry, mask=known & entry_known, other=0.0)
         if EXACT:
             result = tl.dot(tl.trans(left), right, result, input_precision="ieee")

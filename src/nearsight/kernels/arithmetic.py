@@ -7,10 +7,10 @@ device, where the reference runs); what a backward pass computes again is left o
 from torch.utils.flop_counter import register_flop_formula
 
 
-def local_attention_flops(query_shape, kernel_size: int, has_key: bool, has_position: bool) -> int:
+def local_attention_flops(projected_shape, kernel_size: int, has_position: bool) -> int:
     """q·k and a·v over the k² keys of each window, q·r over its k rows and k columns with half the channels each."""
-    batch, height, width, num_heads, head_dim = query_shape
-    products = kernel_size**2 * (1 + has_key) + kernel_size * has_position
+    batch, height, width, parts, num_heads, head_dim = projected_shape
+    products = kernel_size**2 * (parts - 1) + kernel_size * has_position
     return 2 * batch * height * width * num_heads * head_dim * products
 
 
@@ -30,24 +30,24 @@ def register(operators) -> None:
     """Tells torch's counter about the operators of the `nearsight` namespace that exist."""
 
     @register_flop_formula(operators.local_attention_cpu)
-    def _(query, key, value, row, col, kernel_size, mask, out_shape=None, **_):
-        return local_attention_flops(query, kernel_size, key is not None, row is not None)
+    def _(projected, row, col, kernel_size, mask, out_shape=None, **_):
+        return local_attention_flops(projected, kernel_size, row is not None)
 
     @register_flop_formula(operators.local_attention_cpu_backward)
-    def _(grad, query, key, value, row, col, kernel_size, mask, out_shape=None, **_):
-        return 2 * local_attention_flops(query, kernel_size, key is not None, row is not None)
+    def _(grad, projected, row, col, kernel_size, mask, out_shape=None, **_):
+        return 2 * local_attention_flops(projected, kernel_size, row is not None)
 
 
 def register_triton(operators) -> None:
     """The same for the operators that need Triton."""
 
     @register_flop_formula(operators.local_attention)
-    def _(query, key, value, row, col, kernel_size, mask, save_lse, out_shape=None, **_):
-        return local_attention_flops(query, kernel_size, key is not None, row is not None)
+    def _(projected, row, col, kernel_size, mask, save_lse, out_shape=None, **_):
+        return local_attention_flops(projected, kernel_size, row is not None)
 
     @register_flop_formula(operators.local_attention_backward)
-    def _(grad, query, key, value, row, col, output, lse, kernel_size, mask, out_shape=None, **_):
-        return 2 * local_attention_flops(query, kernel_size, key is not None, row is not None)
+    def _(grad, projected, row, col, output, lse, kernel_size, mask, out_shape=None, **_):
+        return 2 * local_attention_flops(projected, kernel_size, row is not None)
 
     @register_flop_formula(operators.mix_positions)
     def _(content, value, weights, scale, out_shape=None, **_):

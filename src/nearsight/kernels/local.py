@@ -2,8 +2,8 @@
 
 from torch import Tensor
 
-from ..functional import local as reference
-from ..functional.local import Border
+from ..functional import local as equation
+from ..functional.local import Border, query_key_value
 from . import local_cpu
 from .dispatch import HAS_TRITON, Backend, Verdict, choose, verdicts
 
@@ -16,24 +16,33 @@ def _always(*arguments: Tensor | None, **options: object) -> None:
     return None
 
 
+def _reference(
+    projected: Tensor, row_embedding: Tensor | None, col_embedding: Tensor | None,
+    *, kernel_size: int, stride: int, border: Border,
+) -> Tensor:  # fmt: skip
+    query, key, value = query_key_value(projected)
+    return equation.local_attention(
+        query[:, ::stride, ::stride], key, value, row_embedding, col_embedding,
+        kernel_size=kernel_size, stride=stride, border=border,
+    )  # fmt: skip
+
+
 if HAS_TRITON:
     from . import local_triton
 
     _triton = Backend("triton", local_triton.refusal, local_triton.run)
 else:
-    _triton = Backend("triton", _no_triton, reference.local_attention)
+    _triton = Backend("triton", _no_triton, _reference)
 
 BACKENDS = [
     _triton,
     Backend("cpu", local_cpu.refusal, local_cpu.run),
-    Backend("reference", _always, reference.local_attention),
+    Backend("reference", _always, _reference),
 ]
 
 
 def local_attention(
-    query: Tensor,
-    key: Tensor | None,
-    value: Tensor,
+    projected: Tensor,
     row_embedding: Tensor | None = None,
     col_embedding: Tensor | None = None,
     *,
@@ -42,19 +51,20 @@ def local_attention(
     border: Border = "mask",
     backend: str | None = None,
 ) -> Tensor:
-    """As `functional.local.local_attention`, faster: queries [B,I,J,n,d], keys and values [B,H,W,n,d] → [B,I,J,n,d].
+    """`functional.local_attention`, faster: a projection [B,H,W,p,n,d] → [B,I,J,n,d], I = ⌈H/stride⌉, J = ⌈W/stride⌉.
 
-    Query, key and value may be views of one projection: where heads and channels are dense they are read in place.
+    Query, value and, where p is 3, key are taken packed, as one projection of the pixels makes them: they are read in
+    place, and their gradient is one tensor that the projection's backward pass reads in place too.
     """
-    arguments = (query, key, value, row_embedding, col_embedding)
+    if (row_embedding is None) != (col_embedding is None):
+        raise ValueError("row and column embeddings come together: give both or neither")
+    arguments = (projected, row_embedding, col_embedding)
     chosen = choose(BACKENDS, backend, *arguments, kernel_size=kernel_size, stride=stride, border=border)
     return chosen.run(*arguments, kernel_size=kernel_size, stride=stride, border=border)
 
 
 def explain_local_attention(
-    query: Tensor,
-    key: Tensor | None,
-    value: Tensor,
+    projected: Tensor,
     row_embedding: Tensor | None = None,
     col_embedding: Tensor | None = None,
     *,
@@ -63,7 +73,5 @@ def explain_local_attention(
     border: Border = "mask",
 ) -> list[Verdict]:
     """What each backend says about this call: it runs, or why it cannot."""
-    return verdicts(
-        BACKENDS, query, key, value, row_embedding, col_embedding,
-        kernel_size=kernel_size, stride=stride, border=border,
-    )  # fmt: skip
+    arguments = (projected, row_embedding, col_embedding)
+    return verdicts(BACKENDS, *arguments, kernel_size=kernel_size, stride=stride, border=border)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..functional.local import Border
+from ..functional.local import Border, query_key_value
 from ..geometry import window_padding
 from .dispatch import exporting
 
@@ -124,34 +124,25 @@ def _weights(
 
 
 def _inputs(
-    query: Tensor,
-    key: Tensor | None,
-    value: Tensor,
-    row: Tensor | None,
-    col: Tensor | None,
-    kernel_size: int,
-    mask: bool,
+    projected: Tensor, row: Tensor | None, col: Tensor | None, kernel_size: int, mask: bool
 ) -> tuple[_Problem, Tensor, Tensor | None, Tensor, Tensor | None, Tensor | None]:
     """The sizes, and the inputs in the type of the arithmetic (float32 for half precision)."""
-    _, height, width, num_heads, head_dim = query.shape
+    _, height, width, _, num_heads, head_dim = projected.shape
     problem = _Problem(height, width, num_heads, head_dim, kernel_size, mask)
-    dtype = torch.promote_types(query.dtype, torch.float32)
-    key, row, col = (None if x is None else x.to(dtype) for x in (key, row, col))
-    return problem, query.to(dtype), key, value.to(dtype), row, col
+    dtype = torch.promote_types(projected.dtype, torch.float32)
+    row, col = (None if x is None else x.to(dtype) for x in (row, col))
+    return problem, *query_key_value(projected.to(dtype)), row, col
 
 
 @torch.library.custom_op("nearsight::local_attention_cpu", mutates_args=(), device_types="cpu")
 def local_attention_cpu(
-    query: Tensor, key: Tensor | None, value: Tensor, row_embedding: Tensor | None, col_embedding: Tensor | None,
-    kernel_size: int, mask: bool,
-) -> Tensor:  # fmt: skip
+    projected: Tensor, row_embedding: Tensor | None, col_embedding: Tensor | None, kernel_size: int, mask: bool
+) -> Tensor:
     """The forward pass as an operator."""
-    problem, queries, keys, values, row, col = _inputs(
-        query, key, value, row_embedding, col_embedding, kernel_size, mask
-    )
+    problem, queries, keys, values, row, col = _inputs(projected, row_embedding, col_embedding, kernel_size, mask)
     before, after = window_padding(kernel_size)
-    output = torch.empty(query.shape, dtype=query.dtype)
-    for index in range(query.shape[0]):
+    output = torch.empty(queries.shape, dtype=projected.dtype)
+    for index in range(projected.shape[0]):
         padded_query = _padded(queries[index], problem, 0, 0)
         padded_key = None if keys is None else _padded(keys[index], problem, before, after)
         padded_value = _padded(values[index], problem, before, after)
@@ -174,27 +165,24 @@ def _write(image: Tensor, tiles: Tensor, problem: _Problem, first: int, last: in
 
 
 @local_attention_cpu.register_fake
-def _(query, key, value, row_embedding, col_embedding, kernel_size, mask):
-    return query.new_empty(query.shape)
+def _(projected, row_embedding, col_embedding, kernel_size, mask):
+    return projected.new_empty((*projected.shape[:3], *projected.shape[4:]))
 
 
 @torch.library.custom_op("nearsight::local_attention_cpu_backward", mutates_args=(), device_types="cpu")
 def local_attention_cpu_backward(
-    grad_output: Tensor, query: Tensor, key: Tensor | None, value: Tensor,
-    row_embedding: Tensor | None, col_embedding: Tensor | None, kernel_size: int, mask: bool,
+    grad_output: Tensor, projected: Tensor, row_embedding: Tensor | None, col_embedding: Tensor | None,
+    kernel_size: int, mask: bool,
 ) -> list[Tensor]:  # fmt: skip
-    """Gradients of query, key, value and both embeddings; empty tensors for those that are absent."""
-    problem, queries, keys, values, row, col = _inputs(
-        query, key, value, row_embedding, col_embedding, kernel_size, mask
-    )
+    """Gradients of the projection and of both embeddings; empty tensors for those that are absent."""
+    problem, queries, keys, values, row, col = _inputs(projected, row_embedding, col_embedding, kernel_size, mask)
     before, after = window_padding(kernel_size)
-    grad_query = torch.empty_like(query, memory_format=torch.contiguous_format)
-    grad_key = torch.empty(query.shape if key is not None else (0,), dtype=query.dtype)
-    grad_value = torch.empty(query.shape, dtype=query.dtype)
+    grad_projected = torch.empty(projected.shape, dtype=projected.dtype)
+    grad_query, grad_key, grad_value = query_key_value(grad_projected)
     grad_row = queries.new_zeros(0) if row is None else torch.zeros_like(row)
     grad_col = queries.new_zeros(0) if col is None else torch.zeros_like(col)
     inner = (slice(before, before + problem.height), slice(before, before + problem.width))
-    for index in range(query.shape[0]):
+    for index in range(projected.shape[0]):
         padded_query = _padded(queries[index], problem, 0, 0)
         padded_grad = _padded(grad_output[index].to(queries.dtype), problem, 0, 0)
         padded_key = None if keys is None else _padded(keys[index], problem, before, after)
@@ -223,11 +211,11 @@ def local_attention_cpu_backward(
                 _position_gradients(by_pair.sum(-2), tiles, into_tiles, col, grad_col, problem, along_rows=False)
             _write(grad_query[index], into_tiles.flatten(2, 3).flatten(0, 1), problem, first, last)
         grad_value[index] = into_value[inner]
-        if into_key is not None:
+        if into_key is not None and grad_key is not None:
             grad_key[index] = into_key[inner]
     embeddings = (row_embedding, col_embedding)
     shares = (g if e is None else g.to(e.dtype) for g, e in zip((grad_row, grad_col), embeddings, strict=True))
-    return [grad_query, grad_key, grad_value, *shares]
+    return [grad_projected, *shares]
 
 
 def _position_gradients(
@@ -248,14 +236,14 @@ def _position_gradients(
 
 
 @local_attention_cpu_backward.register_fake
-def _(grad_output, query, key, value, row_embedding, col_embedding, kernel_size, mask):
-    shapes = (query, key, query, row_embedding, col_embedding)
-    return [query.new_empty(0) if x is None else x.new_empty(x.shape) for x in shapes]
+def _(grad_output, projected, row_embedding, col_embedding, kernel_size, mask):
+    inputs = (projected, row_embedding, col_embedding)
+    return [projected.new_empty(0) if x is None else x.new_empty(x.shape) for x in inputs]
 
 
 def _setup_context(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[:5])
-    ctx.options = inputs[5:]
+    ctx.save_for_backward(*inputs[:3])
+    ctx.options = inputs[3:]
 
 
 def _backward(ctx, grad_output):
@@ -268,9 +256,7 @@ local_attention_cpu.register_autograd(_backward, setup_context=_setup_context)
 
 
 def refusal(
-    query: Tensor,
-    key: Tensor | None,
-    value: Tensor,
+    projected: Tensor,
     row_embedding: Tensor | None = None,
     col_embedding: Tensor | None = None,
     *,
@@ -281,19 +267,17 @@ def refusal(
     """Why the tiled products cannot run on these arguments, or None."""
     if exporting():
         return "an exported graph holds plain operators only"
-    if query.device.type != "cpu":
-        return f"the tensors are on {query.device.type}, not on the CPU"
+    if projected.device.type != "cpu":
+        return f"the tensors are on {projected.device.type}, not on the CPU"
     if stride != 1:
         return f"stride {stride} is not 1"
-    if query.numel() == 0:
+    if projected.numel() == 0:
         return "there is nothing to compute"
     return None
 
 
 def run(
-    query: Tensor,
-    key: Tensor | None,
-    value: Tensor,
+    projected: Tensor,
     row_embedding: Tensor | None = None,
     col_embedding: Tensor | None = None,
     *,
@@ -301,7 +285,6 @@ def run(
     stride: int = 1,
     border: Border = "mask",
 ) -> Tensor:
-    """Local attention by tiles; arguments as in `functional.local.local_attention`."""
-    positioned = row_embedding is not None and col_embedding is not None
-    embeddings = (row_embedding, col_embedding) if positioned else (None, None)
-    return torch.ops.nearsight.local_attention_cpu(query, key, value, *embeddings, kernel_size, border == "mask")
+    """Local attention by tiles; arguments as in `local.local_attention`."""
+    operator = torch.ops.nearsight.local_attention_cpu
+    return operator(projected, row_embedding, col_embedding, kernel_size, border == "mask")

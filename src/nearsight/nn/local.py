@@ -99,48 +99,32 @@ class LocalSelfAttention2d(nn.Module):
         pixels = x.permute(0, 2, 3, 1)
         if self.positions == "absolute":
             pixels = pixels + sinusoidal_positions(pixels.shape[1:], device=x.device, dtype=x.dtype)
-        query, value, key = self.project(pixels)
+        projected = self.project(pixels)
         stride = self.stride if self.downsample == "stride" else 1
-        query = query[:, ::stride, ::stride]
+        embeddings = (self.row_embedding, self.col_embedding)
         if not need_weights:
             out = kernels.local_attention(
-                query,
-                key,
-                value,
-                self.row_embedding,
-                self.col_embedding,
-                kernel_size=self.kernel_size,
-                stride=stride,
-                border=self.border,
-                backend=self.backend,
-            )
+                projected, *embeddings,
+                kernel_size=self.kernel_size, stride=stride, border=self.border, backend=self.backend,
+            )  # fmt: skip
             return self._finish(out)
+        query, key, value = equations.query_key_value(projected)
         weights = equations.local_attention_weights(
-            query,
-            key,
-            self.row_embedding,
-            self.col_embedding,
-            kernel_size=self.kernel_size,
-            grid_size=(value.shape[1], value.shape[2]),
-            stride=stride,
-            border=self.border,
-        )
+            query[:, ::stride, ::stride], key, *embeddings,
+            kernel_size=self.kernel_size, grid_size=(x.shape[2], x.shape[3]), stride=stride, border=self.border,
+        )  # fmt: skip
         return self._finish(equations.apply_local_weights(weights, value, stride)), weights
 
-    def project(self, pixels: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """[B,H,W,in] → query, value and key [B,H,W,heads,d], views of one product so that x is read once."""
+    def project(self, pixels: Tensor) -> Tensor:
+        """[B,H,W,in] → query, value and, with content, key side by side: [B,H,W,2 or 3,heads,d]."""
         shape = (*pixels.shape[:3], self.weight.shape[0], self.num_heads, self.head_dim)
         bias = None if self.bias is None else self.bias.flatten()
         if self.projections == "full":
-            projected = F.linear(pixels, self.weight.flatten(0, 1), bias).reshape(shape)
-        else:
-            grouped = pixels.unflatten(-1, (self.num_heads, -1))
-            weight = self.weight.unflatten(1, (self.num_heads, self.head_dim))
-            projected = torch.einsum("bhwni,pndi->bhwpnd", grouped, weight)
-            if bias is not None:
-                projected = projected + bias.reshape(shape[3:])
-        parts = projected.unbind(3)
-        return parts[0], parts[1], parts[2] if self.content else None
+            return F.linear(pixels, self.weight.flatten(0, 1), bias).reshape(shape)
+        grouped = pixels.unflatten(-1, (self.num_heads, -1))
+        weight = self.weight.unflatten(1, (self.num_heads, self.head_dim))
+        projected = torch.einsum("bhwni,pndi->bhwpnd", grouped, weight)
+        return projected if bias is None else projected + bias.reshape(shape[3:])
 
     def _finish(self, out: Tensor) -> Tensor:
         y = out.flatten(3).permute(0, 3, 1, 2)
