@@ -1,6 +1,6 @@
 """GPSA's GPU backends beside the attention of a plain ViT, at ConViT-Ti, S and B's shapes: device time and exactness.
 
-    PYTHONPATH=src python benchmarks/gpsa.py --out results/benchmarks/gpsa_h200.json
+    PYTHONPATH=src python benchmarks/gpsa.py --out gpsa.json
 
 14×14 tokens, 48 channels of a head, bfloat16; times by CUDA-graph replay over three input sets, medians. Errors are
 relative to the equation in float64 on two images, as a multiple of the error the same equation has in bfloat16.

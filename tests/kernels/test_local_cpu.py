@@ -108,3 +108,37 @@ def test_its_arithmetic_is_counted():
     pixels, channels = 2 * 5 * 7, 2 * 4
     # q·k and a·v over nine keys, q·r over three rows and three columns with half the channels each.
     assert counter.get_total_flops() == 2 * pixels * channels * (9 + 9 + 3)
+
+
+def test_autocast_reaches_neither_pass():
+    inputs = arguments(5, 7, 2, 8, 3, dtype=torch.float32)
+    halves = tuple(x.detach().to(torch.bfloat16).requires_grad_() for x in inputs)
+
+    def run():
+        out = local_attention(*halves, kernel_size=3)
+        return out, *torch.autograd.grad(out.float().square().sum(), halves)
+
+    plain = run()
+    with torch.autocast("cpu", torch.bfloat16):
+        for got, wanted in zip(run(), plain, strict=True):
+            assert torch.equal(got, wanted)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own forward derivatives use it
+def test_forward_derivatives_and_gradients_of_torch_func_are_the_equation_s():
+    inputs = tuple(x.detach() for x in arguments(3, 5, 2, 4, 3))
+    directions = tuple(torch.randn_like(x) for x in inputs)
+
+    def ours(*x):
+        return local_attention(*x, kernel_size=3)
+
+    def exact(*x):
+        return exact_values(*x, kernel_size=3)
+
+    for got, wanted in zip(
+        torch.func.jvp(ours, inputs, directions), torch.func.jvp(exact, inputs, directions), strict=True
+    ):
+        torch.testing.assert_close(got, wanted)
+        assert wanted.abs().max() > 0
+    gradients = [torch.func.grad(lambda *x, f=f: f(*x).square().sum())(*inputs) for f in (ours, exact)]
+    torch.testing.assert_close(*gradients)

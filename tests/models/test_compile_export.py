@@ -37,6 +37,29 @@ def test_trains_as_one_graph(name):
         torch.testing.assert_close(compiled[n], p.grad, atol=1e-4, rtol=1e-3)
 
 
+def test_checkpointing_and_compiling_go_together():
+    model, images = build("sasa_resnet26")
+    model.train().set_grad_checkpointing()
+    start = {key: value.clone() for key, value in model.state_dict().items()}
+    results = []
+    for step in (torch.compile(model, fullgraph=True, backend="aot_eager"), model):
+        model.load_state_dict(start)
+        model.zero_grad()
+        step(images).square().sum().backward()
+        results.append({**{n: p.grad.clone() for n, p in model.named_parameters()}, **model.state_dict()})
+        results[-1] = {key: value.detach().clone() for key, value in results[-1].items()}
+    torch.testing.assert_close(results[0], results[1], atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["deit_nano_32", "convit_nano_32"])
+def test_a_compiled_model_trains_at_another_size(name):
+    model = build(name)[0].train()
+    compiled = torch.compile(model, backend="aot_eager")
+    for size in ((32, 32), (48, 48), (40, 56)):
+        compiled(torch.randn(2, 3, *size)).square().sum().backward()
+    assert model.pos_embed.grad.isfinite().all()
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_exports(name):
     model, images = build(name)

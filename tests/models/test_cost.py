@@ -96,6 +96,12 @@ def test_deit_tiny_is_counted_with_its_fused_attention():
     assert cost_by_name("deit_tiny").multiply_adds / 1e9 == pytest.approx(1.254, abs=1e-3)
 
 
+def test_the_cost_is_that_of_the_equation_in_any_type_and_with_any_backend():
+    convit, sasa = create_model("convit_nano_32"), create_model("sasa_resnet26_convstem")
+    assert count_cost(create_model("convit_nano_32").bfloat16(), 32) == count_cost(convit, 32)
+    assert count_cost(create_model("sasa_resnet26_convstem", backend="cpu"), 64) == count_cost(sasa, 64)
+
+
 def test_the_rebuttals_ratios_at_128_channels():
     convolution, attention = convolution_multiply_adds(3, 128), local_attention_multiply_adds(7, 128)
     assert convolution / attention == pytest.approx(2.36, abs=0.005)

@@ -1,13 +1,16 @@
 """Every registered model: a pinned count, the promises all models keep, and errors that help."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from nearsight.models import cost_by_name, count_parameters, create_model, list_models, register
 from nearsight.models.flops import own_size
+from nearsight.models.resnet import _statistics_held
 
 PINNED = json.loads((Path(__file__).parent / "parameter_counts.json").read_text())
 # one model of each kind, and how many layers of it have attention maps to show
@@ -82,6 +85,16 @@ def test_what_weight_decay_spares():
     assert "layer1.0.mixer.row_embedding" in spared
 
 
+def test_checkpointing_holds_the_statistics_of_synchronised_norms_too():
+    model = nn.SyncBatchNorm.convert_sync_batchnorm(create_model("resnet26", layers=(1, 1, 1, 1)))
+    block, images = model.layer1[0], torch.randn(2, 64, 5, 7)
+    for norm in (norm for norm in block.modules() if isinstance(norm, nn.SyncBatchNorm)):
+        norm.forward = partial(nn.BatchNorm2d.forward, norm)  # one process has nothing to synchronise with
+    with _statistics_held(block):
+        block(images)
+    assert all(norm.num_batches_tracked == 0 and not norm.running_mean.any() for norm in (block.bn1, block.bn2))
+
+
 @pytest.mark.parametrize("name", NUM_MAPS)
 @pytest.mark.parametrize("intermediates", [False, True])
 def test_gradient_checkpointing_recomputes_and_changes_nothing_else(name, intermediates):
@@ -118,7 +131,19 @@ def test_names_by_pattern():
         (lambda: create_model(None), "no model is named None"),
         (lambda: create_model("resnet50", img_size=64), "'resnet50' does not take the argument 'img_size'"),
         (lambda: create_model("convit_tiny", num_head=3), "did you mean num_heads"),
-        (lambda: create_model("convit_tiny", num_classes="10"), "num_classes='10'"),
+        (lambda: create_model("convit_tiny", num_classes="10"), "num_classes must be a whole number .* not '10'"),
+        (lambda: create_model("convit_tiny", num_classes=True), "num_classes must be a whole number"),
+        (lambda: create_model("convit_tiny", mlp_ratio="4"), "mlp_ratio must be a finite number, not '4'"),
+        (lambda: create_model("convit_tiny", gate="a"), "gate must be a finite number"),
+        (lambda: create_model("convit_tiny", locality_strength=float("inf")), "locality_strength must be a finite"),
+        (lambda: create_model("convit_tiny", locality_strength=1e38), "locality_strength must be positive and at most"),
+        (lambda: create_model("resnet26", num_classes=-3), "num_classes must be a whole number of at least 0, not -3"),
+        (lambda: create_model("resnet26", layers=5), "blocks of each of four stages"),
+        (lambda: create_model("resnet26", width_multiplier="a"), "width_multiplier must be a finite number"),
+        (lambda: create_model("resnet26", stem_values="foo"), "stem_values must be one of"),
+        (lambda: create_model("sasa_resnet26", attention={"foo": 1}), "attention has no option 'foo'; choose from"),
+        (lambda: create_model("sasa_resnet26", attention="zeros"), "attention holds options"),
+        (lambda: create_model("sasa_resnet26", num_heads=64), "num_heads=64 does not cut the 64 channels of stage 1"),
         (lambda: create_model("convit_tiny", depth="6"), "depth must be a whole number of at least 1, not '6'"),
         (lambda: create_model("convit_tiny", patch_size=0), "patch_size must be a whole number"),
         (lambda: create_model("convit_tiny", drop_path_rate=1.5), r"drop_path_rate must lie in \[0, 1\), not 1.5"),
@@ -126,7 +151,7 @@ def test_names_by_pattern():
         (lambda: create_model("convit_tiny", img_size=(32, 32, 3)), "an image size is one side"),
         (lambda: create_model("convit_tiny_distilled", pool="mean"), "reads its two tokens"),
         (lambda: create_model("resnet50", layers=(1, 1, 1)), "blocks of each of four stages"),
-        (lambda: create_model("sasa_resnet26", num_heads=6), "out_channels=64 is not divisible by num_heads=6"),
+        (lambda: create_model("sasa_resnet26", num_heads=6), "num_heads=6 does not cut the 64 channels"),
         (lambda: create_model("resnet50", num_heads=0), "num_heads must be a whole number"),
         (lambda: create_model("resnet50", attention_stages=3), "attention_stages lists stages"),
         (lambda: create_model("resnet26").forward_intermediates(torch.randn(1, 3, 32, 32), [4]), "no layer 4"),

@@ -91,6 +91,14 @@ def test_a_layer_built_from_a_convolution_equals_it(bias):
     torch.testing.assert_close(from_layer, from_conv)
 
 
+def test_a_1x1_convolution_has_no_edge_to_pad():
+    conv = nn.Conv2d(3, 5, 1).double()
+    x = torch.randn(1, 3, *GRID, dtype=torch.float64)
+    layer = GatedPositionalSelfAttention.from_convolution(conv)
+    y = layer(x.flatten(2).transpose(1, 2), GRID).transpose(1, 2).unflatten(2, GRID)
+    torch.testing.assert_close(y, conv(x))
+
+
 def test_nine_heads_at_alpha_50_with_open_gates_are_a_3x3_convolution_in_float32():
     layer = GatedPositionalSelfAttention(36, 9, locality_strength=50.0, gate=40.0)
     x = torch.randn(1, 36, 5, 7)
@@ -143,6 +151,12 @@ def test_random_start_and_frozen_gate():
             r"not .*'stride': \(2, 2\)",
         ),
         (lambda: GatedPositionalSelfAttention.from_convolution(nn.Conv2d(2, 2, 3, padding=1)), "padding_mode='zeros'"),
+        (
+            lambda: GatedPositionalSelfAttention.from_convolution(
+                nn.Conv2d(2, 2, 4, padding=1, padding_mode="replicate")
+            ),
+            r"keeps the size; got padding=\(1, 1\)",
+        ),
     ],
 )
 def test_bad_input_names_the_value_and_the_remedy(build, message):

@@ -15,6 +15,21 @@ def _pick_device(name: DeviceName):
     return torch.device(chosen)
 
 
+def _words(option: str, given: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """The comma-separated words of an option, each of them known."""
+    words = tuple(word.strip() for word in given.split(",") if word.strip())
+    unknown = sorted(set(words) - set(known))
+    if unknown:
+        raise ValueError(f"{option}: {', '.join(unknown)} is unknown; choose from {', '.join(known)}")
+    return words
+
+
+def _check_counts(batch: int | None, repeats: int) -> None:
+    for option, count in (("--batch", batch), ("--repeats", repeats)):
+        if count is not None and count < 1:
+            raise ValueError(f"{option} must be at least 1, not {count}")
+
+
 def layers(
     *,
     batch: int | None = None,
@@ -47,10 +62,10 @@ def layers(
     from .bench_measure import as_table, environment, write_results
 
     place = _pick_device(device)
-    peers = tuple(only.split(",")) if only else PEERS
-    unknown = set(peers) - set(PEERS)
-    if unknown:
-        raise ValueError(f"--only: {', '.join(sorted(unknown))} is unknown; choose from {', '.join(PEERS)}")
+    peers = _words("--only", only, PEERS) or PEERS
+    if peers == ("flex",) and place.type != "cuda":
+        raise ValueError("--only flex: FlexAttention is measured on a GPU only, and there is none")
+    _check_counts(batch, repeats)
     size = (128 if place.type == "cuda" else 4) if batch is None else batch
     dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
     if explain:
@@ -102,20 +117,22 @@ def models(
     from .bench_models import COLUMNS, entries, measure, ratios
 
     place = _pick_device(device)
-    wanted = [entry for entry in entries() if not only or any(word in entry.group for word in only.split(","))]
+    words = [word.strip() for word in only.split(",") if word.strip()]
+    wanted = [entry for entry in entries() if not words or any(word in entry.group for word in words)]
     if not wanted:
         raise ValueError(f"--only {only!r} matches no group; there are {', '.join({e.group for e in entries()})}")
-    unknown = set(modes.split(",")) - {"eager", "compiled"}
-    if unknown:
-        raise ValueError(f"--modes: {', '.join(sorted(unknown))} is unknown; choose from eager, compiled")
+    chosen_modes = _words("--modes", modes, ("eager", "compiled"))
+    if not chosen_modes:
+        raise ValueError("--modes is empty; choose from eager, compiled")
+    _check_counts(batch, repeats)
     rows = []
     for entry in wanted:
         large = entry.img_size > 512
         size = (256 if place.type == "cuda" else 8) if batch is None else batch
-        for mode in modes.split(","):
+        for mode in chosen_modes:
             if large and mode == "compiled":
                 continue
-            count = 1 if large else size
+            count = 1 if large and batch is None else size
             measured = measure(entry, mode == "compiled", count, place, train=train and not large, repeats=repeats)
             print("\n".join(as_table(measured, COLUMNS).splitlines()[2:]), flush=True)
             rows += measured

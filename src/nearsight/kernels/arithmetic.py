@@ -1,7 +1,8 @@
 """How much arithmetic the custom operators do, for torch's FLOP counter: two for each multiply-add of a product.
 
-Counted is what the kernels do, which is less than the equations as the papers write them (those are counted on the meta
-device, where the reference runs); what a backward pass computes again is left out.
+Counted is what the kernels do: for local attention less than the equation as the paper writes it, for GPSA a little
+more where position is a product of its own. The equations are counted on the meta device, where they run as written.
+What a backward pass computes again is left out.
 """
 
 from torch.utils.flop_counter import register_flop_formula

@@ -24,6 +24,35 @@ def exporting() -> bool:
     return torch.compiler._is_exporting_flag
 
 
+def plain_operators_needed() -> str | None:
+    """Why custom operators may not stand here, or None. torch.func would take their derivative for zero."""
+    if exporting():
+        return "an exported graph holds plain operators only"
+    if torch._C._functorch.get_dynamic_layer_stack_depth() > 0:
+        return "torch.func transforms plain operators only"
+    return None
+
+
+@torch.compiler.assume_constant_result
+def _device_trouble(device: int) -> str | None:
+    if torch.version.hip is not None:
+        return "the kernels are written for NVIDIA's compiler, not for ROCm's"
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"compute capability {major}.{minor} is below 8.0" if major < 8 else None
+
+
+def no_triton_here(tensor: Tensor) -> str | None:
+    """Why no Triton kernel runs on this tensor, whatever its shape and type, or None."""
+    if not HAS_TRITON:
+        return "Triton is not installed"
+    refusal = plain_operators_needed()
+    if refusal is not None:
+        return refusal
+    if not tensor.is_cuda:
+        return f"the tensors are on {tensor.device.type}, not on a CUDA device"
+    return _device_trouble(tensor.get_device())
+
+
 def _nothing(*arguments: Any, **options: Any) -> None:
     return None
 

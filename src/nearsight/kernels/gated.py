@@ -20,11 +20,12 @@ from torch.nn import functional as F
 from ..functional import attention as reference
 from ..functional.attention import positional_axis_weights
 from ..geometry import Grid
-from .dispatch import HAS_TRITON, Backend, Verdict, choose, exporting, verdicts
+from .dispatch import HAS_TRITON, Backend, Verdict, choose, no_triton_here, verdicts
 from .gated_layout import heads_outside
 
 LONGEST_ROW = 256  # keys of a 16×16 grid: the joint kernel holds a row of them in registers
 LARGEST_HEAD = 64  # channels that the joint kernel's tiles have room for
+LARGEST_FUSED = 8192  # positions whose N×N weights of 32 heads have 32-bit places
 LARGEST_DENSE = 1024  # positions of a 32×32 grid: beyond, two one-dimensional products are cheaper
 
 
@@ -77,18 +78,17 @@ def _separable(
 
 
 def _fused_refusal(qkv: Tensor, *parameters: Tensor, **options) -> str | None:
-    if not HAS_TRITON:
-        return "Triton is not installed"
-    if exporting():
-        return "an exported graph holds plain operators only"
-    if not qkv.is_cuda:
-        return f"the tensors are on {qkv.device.type}, not on a CUDA device"
+    refusal = no_triton_here(qkv)
+    if refusal is not None:
+        return refusal
     if qkv.dtype not in (torch.float16, torch.bfloat16):
         return f"values are {qkv.dtype}; float16 or bfloat16 is needed"
     if qkv.shape[-1] > 128:
         return f"head dimension {qkv.shape[-1]} exceeds 128"
     if qkv.numel() == 0:
         return "there is nothing to compute"
+    if qkv.shape[1] > LARGEST_FUSED:
+        return f"{qkv.shape[1]} positions make N×N weights of 32-bit places too large; {LARGEST_FUSED} do not"
     return None
 
 
@@ -129,6 +129,20 @@ BACKENDS = [
 ]
 
 
+def _check(qkv: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor, grid_size: Grid) -> None:
+    """Kernels trust these shapes: what they do not fit would be read from other memory."""
+    if qkv.dim() != 5 or qkv.shape[2] != 3:
+        raise ValueError(f"qkv must be [batch, positions, 3, heads, channels], not of shape {tuple(qkv.shape)}")
+    _, positions, _, num_heads, _ = qkv.shape
+    if grid_size[0] * grid_size[1] != positions:
+        raise ValueError(f"grid_size={tuple(grid_size)} does not have the {positions} positions of qkv")
+    shapes = [tuple(x.shape) for x in (v_pos, pos_bias, gate)]
+    if shapes != [(num_heads, 3), (num_heads,), (num_heads,)]:
+        raise ValueError(
+            f"for {num_heads} heads v_pos is [{num_heads}, 3], pos_bias and gate are [{num_heads}]; got {shapes}"
+        )
+
+
 def gated_positional_attention(
     qkv: Tensor,
     v_pos: Tensor,
@@ -142,11 +156,10 @@ def gated_positional_attention(
     """qkv [B,N,3,n,d], v_pos [n,3] over (‖δ‖², δ_row, δ_col), pos_bias [n], gate λ [n] → [B,n,N,d].
 
     `scale` multiplies the content logits; None means 1/√d. On the meta device, where only arithmetic is counted, the
-    equation stands as written.
+    equation stands as written whatever the backend.
     """
-    if qkv.dim() != 5 or qkv.shape[2] != 3:
-        raise ValueError(f"qkv must be [batch, positions, 3, heads, channels], not of shape {tuple(qkv.shape)}")
-    if qkv.is_meta and backend is None:
+    _check(qkv, v_pos, pos_bias, gate, grid_size)
+    if qkv.is_meta:
         query, key, value = heads_outside(qkv)
         return reference.gated_positional_attention(query, key, value, v_pos, gate, grid_size=grid_size, scale=scale)
     arguments = (qkv, v_pos, pos_bias, gate)

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from ..functional.local import Border, query_key_value
 from ..geometry import window_padding
-from .dispatch import exporting
+from .dispatch import plain_operators_needed
 
 TILE = 4
 CHUNK_LOGITS = 1 << 19  # two megabytes of float32: a core's share of the cache
@@ -123,35 +123,55 @@ def _weights(
     return logits.softmax(dim=-1)
 
 
-def _inputs(
-    projected: Tensor, row: Tensor | None, col: Tensor | None, kernel_size: int, mask: bool
-) -> tuple[_Problem, Tensor, Tensor | None, Tensor, Tensor | None, Tensor | None]:
-    """The sizes, and the inputs in the type of the arithmetic (float32 for half precision)."""
+def _problem(projected: Tensor, kernel_size: int, mask: bool) -> _Problem:
     _, height, width, _, num_heads, head_dim = projected.shape
-    problem = _Problem(height, width, num_heads, head_dim, kernel_size, mask)
-    dtype = torch.promote_types(projected.dtype, torch.float32)
-    row, col = (None if x is None else x.to(dtype) for x in (row, col))
-    return problem, *query_key_value(projected.to(dtype)), row, col
+    return _Problem(height, width, num_heads, head_dim, kernel_size, mask)
 
 
+def _arithmetic_type(projected: Tensor) -> torch.dtype:
+    """The projection's own, or float32 where that is half precision."""
+    return torch.promote_types(projected.dtype, torch.float32)
+
+
+class _Image(NamedTuple):
+    """Query, key and value of one image in the type of the arithmetic, padded to whole tiles and their halos."""
+
+    query: Tensor
+    key: Tensor | None
+    value: Tensor
+
+    @classmethod
+    def of(cls, projected: Tensor, index: int, problem: _Problem) -> "_Image":
+        query, key, value = query_key_value(projected[index : index + 1].to(_arithmetic_type(projected)))
+        before, after = window_padding(problem.kernel_size)
+        return cls(
+            _padded(query[0], problem, 0, 0),
+            None if key is None else _padded(key[0], problem, before, after),
+            _padded(value[0], problem, before, after),
+        )
+
+    def tiles(self, problem: _Problem, first: int, last: int) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Queries [z, n, T, T, d], and the keys and values of their halos [z, n, S², d]."""
+        keys = None if self.key is None else _key_tiles(self.key, problem.halo, first, last)
+        return _query_tiles(self.query, first, last), keys, _key_tiles(self.value, problem.halo, first, last)
+
+
+# Autocast is for what users call; inside, the type of the arithmetic is chosen.
 @torch.library.custom_op("nearsight::local_attention_cpu", mutates_args=(), device_types="cpu")
+@torch.autocast("cpu", enabled=False)
 def local_attention_cpu(
     projected: Tensor, row_embedding: Tensor | None, col_embedding: Tensor | None, kernel_size: int, mask: bool
 ) -> Tensor:
     """The forward pass as an operator."""
-    problem, queries, keys, values, row, col = _inputs(projected, row_embedding, col_embedding, kernel_size, mask)
-    before, after = window_padding(kernel_size)
-    output = torch.empty(queries.shape, dtype=projected.dtype)
+    problem = _problem(projected, kernel_size, mask)
+    row, col = (x if x is None else x.to(_arithmetic_type(projected)) for x in (row_embedding, col_embedding))
+    output = projected.new_empty((*projected.shape[:3], *projected.shape[4:]))
     for index in range(projected.shape[0]):
-        padded_query = _padded(queries[index], problem, 0, 0)
-        padded_key = None if keys is None else _padded(keys[index], problem, before, after)
-        padded_value = _padded(values[index], problem, before, after)
+        image = _Image.of(projected, index, problem)
         for first, last in problem.chunks():
-            tiles = _query_tiles(padded_query, first, last)
-            key_tiles = None if padded_key is None else _key_tiles(padded_key, problem.halo, first, last)
-            value_tiles = _key_tiles(padded_value, problem.halo, first, last)
-            weights = _weights(tiles, key_tiles, row, col, problem, first, last)
-            _write(output[index], weights @ value_tiles.flatten(0, 1), problem, first, last)
+            tiles, keys, values = image.tiles(problem, first, last)
+            weights = _weights(tiles, keys, row, col, problem, first, last)
+            _write(output[index], weights @ values.flatten(0, 1), problem, first, last)
     return output
 
 
@@ -170,41 +190,38 @@ def _(projected, row_embedding, col_embedding, kernel_size, mask):
 
 
 @torch.library.custom_op("nearsight::local_attention_cpu_backward", mutates_args=(), device_types="cpu")
+@torch.autocast("cpu", enabled=False)
 def local_attention_cpu_backward(
     grad_output: Tensor, projected: Tensor, row_embedding: Tensor | None, col_embedding: Tensor | None,
     kernel_size: int, mask: bool,
 ) -> list[Tensor]:  # fmt: skip
     """Gradients of the projection and of both embeddings; empty tensors for those that are absent."""
-    problem, queries, keys, values, row, col = _inputs(projected, row_embedding, col_embedding, kernel_size, mask)
-    before, after = window_padding(kernel_size)
-    grad_projected = torch.empty(projected.shape, dtype=projected.dtype)
+    problem = _problem(projected, kernel_size, mask)
+    row, col = (x if x is None else x.to(_arithmetic_type(projected)) for x in (row_embedding, col_embedding))
+    grad_row, grad_col = (projected.new_empty(0) if x is None else torch.zeros_like(x) for x in (row, col))
+    grad_projected = projected.new_empty(projected.shape)
     grad_query, grad_key, grad_value = query_key_value(grad_projected)
-    grad_row = queries.new_zeros(0) if row is None else torch.zeros_like(row)
-    grad_col = queries.new_zeros(0) if col is None else torch.zeros_like(col)
+    before = window_padding(kernel_size)[0]
     inner = (slice(before, before + problem.height), slice(before, before + problem.width))
     for index in range(projected.shape[0]):
-        padded_query = _padded(queries[index], problem, 0, 0)
-        padded_grad = _padded(grad_output[index].to(queries.dtype), problem, 0, 0)
-        padded_key = None if keys is None else _padded(keys[index], problem, before, after)
-        padded_value = _padded(values[index], problem, before, after)
-        into_key = None if padded_key is None else torch.zeros_like(padded_key)
-        into_value = torch.zeros_like(padded_value)
+        image = _Image.of(projected, index, problem)
+        padded_grad = _padded(grad_output[index].to(image.query.dtype), problem, 0, 0)
+        into_key = None if image.key is None else torch.zeros_like(image.key)
+        into_value = torch.zeros_like(image.value)
         for first, last in problem.chunks():
-            tiles = _query_tiles(padded_query, first, last)
+            tiles, keys, values = image.tiles(problem, first, last)
             grads = _query_tiles(padded_grad, first, last).flatten(2, 3).flatten(0, 1)
-            key_tiles = None if padded_key is None else _key_tiles(padded_key, problem.halo, first, last)
-            value_tiles = _key_tiles(padded_value, problem.halo, first, last).flatten(0, 1)
-            weights = _weights(tiles, key_tiles, row, col, problem, first, last)
+            weights = _weights(tiles, keys, row, col, problem, first, last)
             back = (weights.transpose(1, 2) @ grads).unflatten(0, (-1, problem.num_heads))
             _add_key_tiles(into_value, back, problem, first, last)
-            grad_weights = grads @ value_tiles.transpose(1, 2)
+            grad_weights = grads @ values.flatten(0, 1).transpose(1, 2)
             grad_logits = torch.ops.aten._softmax_backward_data(grad_weights, weights, -1, weights.dtype)
             into_tiles = torch.zeros_like(tiles)
-            if key_tiles is not None and into_key is not None:
+            if keys is not None and into_key is not None:
                 flat = tiles.flatten(2, 3).flatten(0, 1)
                 back = (grad_logits.transpose(1, 2) @ flat).unflatten(0, (-1, problem.num_heads))
                 _add_key_tiles(into_key, back, problem, first, last)
-                into_tiles = (grad_logits @ key_tiles.flatten(0, 1)).view_as(tiles)
+                into_tiles = (grad_logits @ keys.flatten(0, 1)).view_as(tiles)
             by_pair = grad_logits.view(*tiles.shape[:4], problem.halo, problem.halo)
             if row is not None and col is not None:
                 _position_gradients(by_pair.sum(-1), tiles, into_tiles, row, grad_row, problem, along_rows=True)
@@ -265,8 +282,9 @@ def refusal(
     border: Border = "mask",
 ) -> str | None:
     """Why the tiled products cannot run on these arguments, or None."""
-    if exporting():
-        return "an exported graph holds plain operators only"
+    refusal = plain_operators_needed()
+    if refusal is not None:
+        return refusal
     if projected.device.type != "cpu":
         return f"the tensors are on {projected.device.type}, not on the CPU"
     if stride != 1:

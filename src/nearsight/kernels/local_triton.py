@@ -24,7 +24,7 @@ from ._local_triton_launch import (
     make_table,
     parts,
 )
-from .dispatch import exporting
+from .dispatch import no_triton_here
 
 SUPPORTED_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_HEAD_DIM = 128
@@ -161,10 +161,9 @@ def refusal(
     border: Border = "mask",
 ) -> str | None:
     """Why these kernels cannot run on these arguments, or None."""
-    if exporting():
-        return "an exported graph holds plain operators only"
-    if not projected.is_cuda:
-        return f"the tensors are on {projected.device.type}, not on a CUDA device"
+    refusal = no_triton_here(projected)
+    if refusal is not None:
+        return refusal
     if stride != 1:
         return f"stride {stride} is not 1"
     if projected.dtype not in SUPPORTED_TYPES:

@@ -1,8 +1,8 @@
 """Parameters and arithmetic of a model, counted on the meta device: no memory, no time, nothing missed.
 
 A FLOP is one multiplication or one addition; a multiply-add is two. On a CPU torch's counter overlooks fused attention;
-on the meta device it sees every product, with the equations **as the papers write them**: kernels that regroup them do
-less. Two papers, two ways of counting, found by fitting the rows they print:
+on the meta device it sees every product, with the equations **as the papers write them**, which kernels regroup. Two
+papers, two ways of counting, found by fitting the rows they print:
 
 - SASA's tables count both halves of a multiply-add, and qᵀr in full, k²d multiply-adds a pixel (`count_cost`). Its
   rebuttal's 3d² + k²d + kd counts qᵀr once for each row and column offset (`local_attention_multiply_adds`).
@@ -39,8 +39,9 @@ def count_parameters(model: nn.Module) -> int:
 
 
 def _meta_forward(model: nn.Module, img_size: int | tuple[int, int], in_chans: int) -> None:
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), None)
     with torch.no_grad():
-        model(torch.empty(1, in_chans, *as_pair(img_size), device="meta"))
+        model(torch.empty(1, in_chans, *as_pair(img_size), device="meta", dtype=dtype))
 
 
 def count_cost(model: nn.Module, img_size: int | tuple[int, int], in_chans: int = 3) -> Cost:

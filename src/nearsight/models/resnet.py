@@ -12,10 +12,11 @@ from typing import Literal
 import torch
 from timm.layers import DropPath
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from ..nn import AttentionStem2d, LocalSelfAttention2d
-from ..nn.checks import require_choice, require_images, require_positive, require_share
+from ..nn.checks import require_choice, require_count, require_finite, require_images, require_positive, require_share
 from .size import as_pair, chosen_layers
 
 Stem = Literal["conv", "attention"]
@@ -94,7 +95,7 @@ class AttentionStem(nn.Module):
 @contextlib.contextmanager
 def _statistics_held(module: nn.Module) -> Iterator[None]:
     """Batch norms normalise by the batch as ever, but do not count it a second time."""
-    norms = [norm for norm in module.modules() if isinstance(norm, nn.BatchNorm2d)]
+    norms = [norm for norm in module.modules() if isinstance(norm, _BatchNorm)]  # synchronised ones too
     momenta = [norm.momentum for norm in norms]
     counters = {counter: counter.clone() for norm in norms if (counter := norm.num_batches_tracked) is not None}
     for norm in norms:
@@ -106,6 +107,21 @@ def _statistics_held(module: nn.Module) -> Iterator[None]:
             norm.momentum = momentum
         for counter, counted in counters.items():
             counter.copy_(counted)
+
+
+# What `attention` may say of the layers: all of their options but those that the network has under its own name.
+ATTENTION_OPTIONS = (
+    "positions", "content", "share_positions", "border", "projections", "downsample", "bias",
+)  # fmt: skip
+
+
+def _attention_options(options: dict | None) -> dict:
+    if options is not None and not isinstance(options, dict):
+        raise ValueError(f"attention holds options of the attention layers, such as border=zeros, not {options!r}")
+    for name in options or {}:
+        if name not in ATTENTION_OPTIONS:
+            raise ValueError(f"attention has no option {name!r}; choose from {', '.join(ATTENTION_OPTIONS)}")
+    return dict(options or {})
 
 
 def _contexts_of_checkpoint(block: nn.Module) -> tuple:
@@ -144,23 +160,34 @@ class ResNet(nn.Module):
         require_choice("stem", stem, ("conv", "attention"))
         if not isinstance(attention_stages, Sequence) or set(attention_stages) - {1, 2, 3, 4}:
             raise ValueError(f"attention_stages lists stages, such as (3, 4), from 1 to 4; got {attention_stages!r}")
-        if not width_multiplier > 0:
+        require_finite(width_multiplier=width_multiplier)
+        if width_multiplier <= 0:
             raise ValueError(f"width_multiplier must be positive, not {width_multiplier}")
         require_positive(in_chans=in_chans, kernel_size=kernel_size, num_heads=num_heads)
+        require_count(num_classes=num_classes)
         require_share(drop_rate=drop_rate, drop_path_rate=drop_path_rate)
-        if len(layers) != 4 or any(not isinstance(depth, int) or depth < 1 for depth in layers):
+        if not isinstance(layers, Sequence) or len(layers) != 4:
             raise ValueError(f"layers gives the blocks of each of four stages, such as (3, 4, 6, 3), not {layers!r}")
+        require_positive(**{f"layers[{index}]": depth for index, depth in enumerate(layers)})
+        options = _attention_options(attention)
         # A multiplied width keeps room for the paper's 8 heads and their two halves.
         widths = [max(round(width * width_multiplier / 16), 1) * 16 for width in STAGE_WIDTHS]
+        for stage in attention_stages:
+            width = widths[stage - 1]
+            per_head, rest = divmod(width, num_heads)
+            if rest or (per_head % 2 and options.get("positions", "relative") == "relative"):
+                raise ValueError(
+                    f"num_heads={num_heads} does not cut the {width} channels of stage {stage} into heads of an even "
+                    "number of channels; use 8, as the paper does, or another power of two"
+                )
         self.in_chans, self.num_classes, self.grad_checkpointing = in_chans, num_classes, False
         self.attention_stages = tuple(sorted(attention_stages))
 
         def local_attention(channels: int, stride: int) -> nn.Module:
-            return LocalSelfAttention2d(
-                channels, channels, kernel_size, stride, num_heads, backend=backend, **(attention or {})
-            )
+            return LocalSelfAttention2d(channels, channels, kernel_size, stride, num_heads, backend=backend, **options)
 
         self.stem: nn.Module
+        require_choice("stem_values", stem_values, ("spatial", "convolution", "plain"))
         if stem == "conv":
             self.stem = ConvStem(in_chans, widths[0])
         else:
@@ -228,8 +255,9 @@ class ResNet(nn.Module):
     def _run_stage(self, stage: nn.Sequential, x: Tensor) -> Tensor:
         for block in stage:
             if self.grad_checkpointing and torch.is_grad_enabled():
-                still = partial(_contexts_of_checkpoint, block)
-                x = checkpoint(block, x, use_reentrant=False, context_fn=still)
+                # A compiled graph does not repeat what changes buffers, and takes no contexts.
+                held = {} if torch.compiler.is_compiling() else {"context_fn": partial(_contexts_of_checkpoint, block)}
+                x = checkpoint(block, x, use_reentrant=False, **held)
             else:
                 x = block(x)
         return x

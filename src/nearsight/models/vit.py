@@ -5,7 +5,6 @@ two, at any depth. The class token carries no position, so it joins the patches 
 (Fig. 4); with no such block it joins at once and the model is a DeiT.
 """
 
-import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -15,8 +14,17 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..geometry import Grid
+from ..kernels.dispatch import exporting
 from ..nn import GatedPositionalSelfAttention, PositionalSelfAttention, SelfAttention
-from ..nn.checks import require_choice, require_divisible, require_images, require_positive, require_share
+from ..nn.checks import (
+    require_choice,
+    require_count,
+    require_divisible,
+    require_finite,
+    require_images,
+    require_positive,
+    require_share,
+)
 from .embed import ConvPatchEmbed, PatchEmbed
 from .size import as_pair, chosen_layers, grid_of
 
@@ -90,11 +98,10 @@ class VisionTransformer(nn.Module):
         require_positive(patch_size=patch_size, in_chans=in_chans, depth=depth)
         require_divisible(width, num_heads, "width")
         require_share(drop_rate=drop_rate, proj_drop_rate=proj_drop_rate, drop_path_rate=drop_path_rate)
-        if mlp_ratio <= 0 or not isinstance(num_classes, int) or num_classes < 0 or not math.isfinite(gate):
-            raise ValueError(
-                f"mlp_ratio={mlp_ratio} must be positive, num_classes={num_classes!r} a whole number (0 for no head), "
-                f"gate={gate} finite"
-            )
+        require_count(num_classes=num_classes)  # 0 for no head
+        require_finite(mlp_ratio=mlp_ratio, gate=gate)
+        if mlp_ratio <= 0:
+            raise ValueError(f"mlp_ratio must be positive, not {mlp_ratio}")
         if not -depth <= num_gated_blocks <= depth:
             raise ValueError(f"num_gated_blocks={num_gated_blocks} must lie between 0 and depth={depth}")
         num_gated_blocks = num_gated_blocks if num_gated_blocks >= 0 else depth + num_gated_blocks
@@ -205,6 +212,9 @@ class VisionTransformer(nn.Module):
         assert self.pos_embed is not None
         if grid_size == self.grid_size:
             return self.pos_embed
+        if not exporting():
+            # A compiled graph is made for each size: torch cannot take the gradient of resampling to symbolic ones.
+            grid_size = (len(range(grid_size[0])), len(range(grid_size[1])))
         return resample_abs_pos_embed(
             self.pos_embed, list(grid_size), list(self.grid_size), num_prefix_tokens=self.num_placed_tokens
         )

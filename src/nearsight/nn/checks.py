@@ -1,5 +1,7 @@
 """Checks that several layers and models share; each error names the value and the remedy."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,19 @@ def require_positive(**values: int) -> None:
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+
+
+def require_count(**values: int) -> None:
+    """Whole numbers of at least 0."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ValueError(f"{name} must be a whole number of at least 0, not {value!r}")
+
+
+def require_finite(**values: float) -> None:
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"{name} must be a finite number, not {value!r}")
 
 
 def require_share(**values: float) -> None:
@@ -45,7 +60,9 @@ def require_images(x: Tensor, channels: int, dtype: torch.dtype) -> None:
         raise ValueError(f"images of {x.shape[2]}x{x.shape[3]} have no pixels")
     if not x.is_floating_point():
         raise ValueError(f"expected floating-point images, got {x.dtype}; divide by 255 and normalise them first")
-    if x.dtype != dtype and not torch.is_autocast_enabled(x.device.type):
+    # The meta device knows no autocast, and would not say so but raise.
+    autocast = torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type)
+    if x.dtype != dtype and not autocast:
         raise ValueError(f"images are {x.dtype} but the weights {dtype}; convert one with .to(…), or use autocast")
 
 

@@ -10,10 +10,11 @@ from torch.nn import functional as F
 from .. import functional as equations
 from .. import kernels
 from ..geometry import Grid, head_centers
-from .checks import require_choice, require_divisible, require_positive, require_tokens
+from .checks import require_choice, require_divisible, require_finite, require_positive, require_tokens
 from .self_attention import identity_values
 
 Init = Literal["convolutional", "random"]
+STRONGEST = 1e4
 
 
 def _is_bare(linear: nn.Module) -> bool:
@@ -40,8 +41,12 @@ class _GridAttention(nn.Module):
     ) -> None:
         super().__init__()
         require_choice("init", init, ("convolutional", "random"))
-        if locality_strength <= 0:
-            raise ValueError(f"locality_strength must be positive, not {locality_strength}; use init='random' for none")
+        require_finite(locality_strength=locality_strength)
+        if not 0 < locality_strength <= STRONGEST:
+            raise ValueError(
+                f"locality_strength must be positive and at most {STRONGEST:g}, where a head sees one patch, not "
+                f"{locality_strength}; use init='random' for none"
+            )
         self.dim, self.num_heads = dim, num_heads
         self.head_dim = require_divisible(dim, num_heads) if head_dim is None else head_dim
         require_positive(head_dim=self.head_dim)
@@ -168,8 +173,11 @@ class GatedPositionalSelfAttention(_GridAttention):
         shape = {"stride": conv.stride, "dilation": conv.dilation, "groups": conv.groups}
         if shape != {"stride": (1, 1), "dilation": (1, 1), "groups": 1}:
             raise ValueError(f"only a convolution of stride 1, dilation 1 and one group becomes heads, not {shape}")
-        same = tuple((side - 1) // 2 for side in conv.kernel_size)
-        if conv.padding_mode != "replicate" or conv.padding not in ("same", same):
+        # A number of padding pixels keeps the size for odd sides only; a 1×1 has no edge to pad.
+        odd = all(side % 2 for side in conv.kernel_size)
+        kept = ("same", tuple(side // 2 for side in conv.kernel_size)) if odd else ("same",)
+        edged = conv.padding_mode == "replicate" or conv.kernel_size == (1, 1)
+        if not edged or conv.padding not in kept:
             raise ValueError(
                 f"attention at the image's edge is replicate padding that keeps the size; got padding={conv.padding}, "
                 f"padding_mode={conv.padding_mode!r}: use padding='same', padding_mode='replicate'"
