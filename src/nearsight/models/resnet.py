@@ -7,7 +7,7 @@ of the 3×3. 1×1 convolutions, batch norms and ReLUs stay where they were when 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from timm.layers import DropPath
@@ -256,7 +256,8 @@ class ResNet(nn.Module):
         for block in stage:
             if self.grad_checkpointing and torch.is_grad_enabled():
                 # A compiled graph does not repeat what changes buffers, and takes no contexts.
-                held = {} if torch.compiler.is_compiling() else {"context_fn": partial(_contexts_of_checkpoint, block)}
+                contexts = partial(_contexts_of_checkpoint, block)
+                held: dict[str, Any] = {} if torch.compiler.is_compiling() else {"context_fn": contexts}
                 x = checkpoint(block, x, use_reentrant=False, **held)
             else:
                 x = block(x)
