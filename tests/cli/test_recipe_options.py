@@ -2,6 +2,7 @@
 
 from typing import Annotated
 
+import pytest
 from cyclopts import App, Parameter
 
 from nearsight.cli.recipe_options import RecipeFlags, given_flags
@@ -23,6 +24,12 @@ def test_numbers_words_switches_and_lists():
     expected = {"width_multiplier": 0.25, "stem": "conv", "attention_stages": [3, 4], "train_gate": False}
     assert given(*words)["model_options"] == expected
     assert given("--model-options", '{"width_multiplier": 0.25}') == {"model_options": {"width_multiplier": 0.25}}
+
+
+def test_a_number_needs_no_point_and_half_a_list_is_named():
+    assert given("--model-options.locality_strength", "1e-1")["model_options"] == {"locality_strength": 0.1}
+    with pytest.raises(ValueError, match=r"--model-options\.stem '\[1' is not a plain value"):
+        given("--model-options.stem", "[1")
 
 
 def test_batch_auto_keeps_the_batch():

@@ -63,6 +63,8 @@ def test_first_classes(images):
     assert len(few) == 20
     with pytest.raises(ValueError, match=r"1\.\.4, got 5"):
         first_classes(images, 5)
+    with pytest.raises(ValueError, match=r"a split of 10 images has none of the first 2 classes \(a, b\); keep more"):
+        first_classes(subset(images, range(3, 40, 4)), 2)
 
 
 def test_fingerprints_notice_changes(images, picture):

@@ -61,6 +61,15 @@ def test_npz_without_splits_or_class_names(tmp_path):
         ({"images": np.zeros((4, 5, 5, 5), np.uint8), "labels": np.arange(4)}, r"got \[4, 5, 5, 5\]"),
         ({"images": np.zeros((4, 3, 3, 3), np.uint8), "labels": np.arange(3)}, "4 images but 3 labels"),
         ({"images": np.zeros((4, 3, 3, 3), np.uint8)}, "images without labels"),
+        ({"images": np.zeros((4, 3, 3, 3), np.uint8), "labels": np.ones(4)}, "integers or strings.*got float64"),
+        (
+            {"images": np.zeros((4, 3, 3, 3), np.uint8), "labels": np.array([5, 30_000_000, 7, 9])},
+            "the largest label is 30000000, but there are only 4 images.*renumber them, or store them as strings",
+        ),
+        (
+            {"images": np.zeros((4, 3, 3, 3), np.uint8), "labels": np.arange(4) % 3, "classes": ["a", "b", "a"]},
+            "2 classes are called 'a'; give each a name of its own",
+        ),
         ({"pictures": np.zeros(3)}, "expected arrays images and labels.*has pictures"),
         ({"images": np.array([{}], dtype=object), "labels": np.arange(1)}, "object arrays are refused"),
     ],
@@ -69,6 +78,14 @@ def test_bad_npz(tmp_path, arrays, message):
     np.savez(tmp_path / "bad.npz", **arrays)
     with pytest.raises(ValueError, match=message):
         open_data(tmp_path / "bad.npz")
+
+
+def test_npz_with_bytes_for_words(tmp_path):
+    pixels = np.zeros((30, 4, 4, 3), np.uint8)
+    np.savez(tmp_path / "b.npz", images=pixels, labels=np.array(["öx".encode(), b"ant"] * 15))
+    np.savez(tmp_path / "c.npz", images=pixels, labels=np.arange(30) % 2, classes=np.array([b"ant", "öx".encode()]))
+    for name in "bc":
+        assert open_data(tmp_path / f"{name}.npz").train.classes == ("ant", "öx")
 
 
 def test_npz_that_is_none(tmp_path):
@@ -108,6 +125,13 @@ def test_parquet_with_words_for_labels_and_with_faults(tmp_path, picture):
     parquet.write_table(arrow.table({"img": data, "class": ["b", "a"] * 4}), tmp_path / "all.parquet")
     splits = open_data(tmp_path / "all.parquet")
     assert splits.train.classes == ("a", "b")
+    parquet.write_table(arrow.table({"img": data, "class": [b"b", b"a"] * 4}), tmp_path / "bytes.parquet")
+    assert open_data(tmp_path / "bytes.parquet").train.classes == ("a", "b")
+    (tmp_path / "both").mkdir()
+    parquet.write_table(arrow.table({"img": data, "class": [0, 1] * 4}), tmp_path / "both" / "train.parquet")
+    parquet.write_table(arrow.table({"img": data, "class": ["0", "1"] * 4}), tmp_path / "both" / "val.parquet")
+    with pytest.raises(ValueError, match="labels are words in val and numbers in train; use one of the two"):
+        open_data(tmp_path / "both")
     parquet.write_table(arrow.table({"img": data}), tmp_path / "bad.parquet")
     with pytest.raises(ValueError, match="no column for the labels"):
         open_data(tmp_path / "bad.parquet")
@@ -246,6 +270,13 @@ def test_named_sets_from_their_files(image_folder, tmp_path, picture):
     assert len(splits.train) + len(splits.val) == 8
     assert splits.test.names[1] == "oxford-iiit-pet/images/boxer_9.jpg"
     assert np.array_equal(splits.test.read(1), picture(9))
+
+
+def test_a_folder_wins_over_a_set_of_its_name(image_folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("clothing", "cifar10"):
+        image_folder({"hat": 3, "shoe": 3}, name)
+        assert open_data(name).train.classes == ("hat", "shoe")
 
 
 def test_the_bundled_set(silence):

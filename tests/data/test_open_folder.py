@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nearsight.data import open_data, open_images
+from nearsight.data import open_data, open_images, with_classes
 from nearsight.data.splitting import split_word
 
 
@@ -43,6 +43,36 @@ def test_one_folder_is_split_by_class_and_additions_move_nothing(image_folder):
     assert len(moved) <= 1  # the one image that stood in so that neither side was empty
     assert set(open_data(root, seed=4).val.names) != set(after.val.names)
     assert "by hash of seed 3" in before.origin
+
+
+def test_runs_beside_the_classes_or_within_one_are_passed_over(image_folder):
+    root = image_folder({"cat": 3, "dog": 3, "runs/first": 1, "runs/sweep/seed-0": 1, "mine": 1, "cat/run": 1})
+    for run in ("runs/first", "mine", "cat/run"):
+        (root / run / "run.lock").touch()
+    (root / "runs" / "sweep" / "seed-0" / "config.yaml").touch()
+    assert open_images(root).images.classes == ("cat", "dog", "runs")  # a config alone does not make a run
+    (root / "runs" / "sweep" / "seed-0" / "checkpoints").mkdir()
+    images = open_images(root).images
+    assert images.classes == ("cat", "dog")
+    assert len(images) == 6
+    Image.new("RGB", (2, 2)).save(root / "runs" / "jogger.png")
+    assert open_images(root).images.classes == ("cat", "dog", "runs")  # a class after all
+
+
+def test_train_may_be_a_class(image_folder):
+    assert open_data(image_folder({"bus": 3, "car": 3, "train": 4}, "vehicles")).train.classes == (
+        "bus",
+        "car",
+        "train",
+    )
+    flat = image_folder({"train": 3, "val": 3}, "flat")
+    with pytest.raises(ValueError, match="flat/train: it holds images but no class folders"):
+        open_data(flat)
+
+
+def test_class_names_have_one_line(image_folder):
+    with pytest.raises(ValueError, match=r"the name of class 'c\\nat' has a line break; rename it"):
+        open_data(image_folder({"c\nat": 3, "dog": 3}))
 
 
 def test_a_test_split_stays_out_of_sight_unless_told(image_folder):
@@ -124,11 +154,23 @@ def test_fingerprint_follows_the_files(image_folder):
 
 def test_one_set_to_evaluate_on(image_folder):
     root = image_folder({"train/a": 4, "train/b": 4, "val/a": 1, "val/b": 2})
-    assert len(open_images(root)) == 3
-    assert len(open_images(root, split="train")) == 8
-    assert len(open_images(root / "train")) == 8
+    assert [len(one.images) for one in (open_images(root), open_images(root, split="train"))] == [3, 8]
+    assert open_images(root).split == "val"
+    assert open_images(root).origin.endswith(": 3 images of val")
+    assert open_images(root / "train").origin.endswith(": all 8 images")
     with pytest.raises(ValueError, match="no split 'test'; it has train, val"):
         open_images(root, split="test")
+
+
+def test_images_take_the_places_of_a_longer_list_of_classes(image_folder):
+    images = open_images(image_folder({"b": 2, "d": 3})).images
+    renamed = with_classes(images, ["a", "b", "c", "d"])
+    assert renamed.labels.tolist() == [1, 1, 3, 3, 3]
+    assert renamed.classes == ("a", "b", "c", "d")
+    assert (renamed.read(4) == images.read(4)).all()
+    assert renamed.fingerprint() != images.fingerprint()
+    with pytest.raises(ValueError, match="images of other classes than a, b: d"):
+        with_classes(images, ["a", "b"])
 
 
 def test_words_for_splits():

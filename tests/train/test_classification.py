@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,10 +16,12 @@ from PIL import Image
 from toy import toy_recipe
 
 from nearsight.data import open_data
+from nearsight.data.augment_config import IMAGENET_MEAN, IMAGENET_STD
 from nearsight.data.imageset import subset
 from nearsight.train import image_report
 from nearsight.train.classification import ClassificationTask
 from nearsight.train.compare import Setting, compare_runs, comparison_plot, describe_setting, welch_p
+from nearsight.train.distill import Renormalised
 from nearsight.train.fitting import validation_warning
 from nearsight.train.reading import evaluate_run, predict_images
 from nearsight.train.recipe_file import apply_changes
@@ -45,6 +49,15 @@ def run(folder, tmp_path_factory):
     recipe = _recipe(folder, resident="on", report=True, epochs=2.0)
     train(recipe, RunFolder(path))
     return path
+
+
+def test_models_without_attention_layers_pass_evaluations(folder, tmp_path):
+    options = {"layers": [1, 1, 1, 1], "width_multiplier": 0.125}
+    recipe = _recipe(folder, model="resnet26", image_size=32, patch_size=0, model_options=options, epochs=1.0)
+    train(recipe, RunFolder(tmp_path / "run"))
+    evaluated = [record for record in RunFolder(tmp_path / "run").metrics() if record["kind"] == "eval"]
+    assert evaluated
+    assert "nonlocality" not in evaluated[-1]
 
 
 @pytest.mark.parametrize("resident", ["on", "off"])
@@ -189,13 +202,12 @@ def test_the_record_of_a_run_has_no_private_paths(run, monkeypatch):
 
 
 def test_evaluating_and_predicting_with_a_run(run, folder):
-    origin, split, values = evaluate_run(run, device="cpu")
-    assert split == "val"
-    assert "3 classes" in origin
+    own = evaluate_run(run, device="cpu")
+    assert own.split == "val"
+    assert "3 classes" in own.origin
+    assert own.notes == ()
     selected = json.loads((run / "done.json").read_text())["selected"]["value"]
-    assert values["top1"] == pytest.approx(selected)
-    _, _, elsewhere = evaluate_run(run, str(folder), split="train", device="cpu")
-    assert set(elsewhere) == set(values)
+    assert own.values["top1"] == pytest.approx(selected)
     broken = run.parent / "broken.png"
     broken.write_bytes(b"no")
     predictions = predict_images(run, [folder / "val" / "amber", broken], top=2, device="cpu")
@@ -206,15 +218,45 @@ def test_evaluating_and_predicting_with_a_run(run, folder):
 
 
 def test_predictions_agree_with_evaluation(run, folder):
-    _, _, values = evaluate_run(run, device="cpu")
+    values = evaluate_run(run, device="cpu").values
     predictions = predict_images(run, [folder / "val"], top=1, device="cpu")
     right = [one.classes[0][0] == one.name.split("/")[-2] for one in predictions]
     assert 100 * np.mean(right) == pytest.approx(values["top1"])
 
 
+def test_other_data_is_measured_whole(run, folder, tmp_path):
+    values = evaluate_run(run, device="cpu").values
+    whole = evaluate_run(run, str(folder / "val"), device="cpu")  # one folder of classes, nothing held out
+    assert whole.origin.endswith(": all 12 images")
+    assert whole.values == pytest.approx(values)
+    assert evaluate_run(run, str(folder), split="train", device="cpu").origin.endswith(": 36 images of train")
+    few = tmp_path / "few"  # fewer images than a batch, and not of every class
+    (few / "blue").mkdir(parents=True)
+    shutil.copy(folder / "val" / "blue" / "000.png", few / "blue")
+    (few / "amber").mkdir()
+    shutil.copy(folder / "val" / "amber" / "000.png", few / "amber")
+    (prediction,) = predict_images(run, [few / "blue" / "000.png"], top=1, device="cpu")
+    (other,) = predict_images(run, [few / "amber" / "000.png"], top=1, device="cpu")
+    right = (prediction.classes[0][0] == "blue") + (other.classes[0][0] == "amber")
+    assert evaluate_run(run, str(few), device="cpu").values["top1"] == pytest.approx(50 * right)
+
+
+def test_unreadable_images_of_every_split_are_named(folder, tmp_path):
+    broken = shutil.copytree(folder, tmp_path / "pictures")
+    (broken / "val" / "amber" / "000.png").write_bytes(b"no picture")
+    run = tmp_path / "run"
+    summary = train(_recipe(broken, resident="on", epochs=1.0), RunFolder(run))
+    (problem,) = summary["problems"]
+    assert problem.startswith("val: amber/000.png: ")
+    (note,) = evaluate_run(run, device="cpu").notes
+    assert problem in note
+    (broken / "val" / "amber" / "001.png").unlink()
+    assert any("has changed since" in note for note in evaluate_run(run, device="cpu").notes)
+
+
 def test_other_classes_are_refused(run, tmp_path):
     other = make_folder(tmp_path / "other", classes=("amber", "blue", "dove"))
-    with pytest.raises(ValueError, match=r"does not have the run's classes; they differ in: .*dove"):
+    with pytest.raises(ValueError, match=r"does not have the run's classes: .*: dove"):
         evaluate_run(run, str(other))
     with pytest.raises(ValueError, match="no split 'test'"):
         evaluate_run(run, split="test")
@@ -248,6 +290,41 @@ def test_learning_from_another_run(run, folder, tmp_path, kind, model):
         expected = (p * (p.log() - (by_teacher / tau).log_softmax(1))).sum(1).mean() * tau**2
     torch.testing.assert_close(task.loss(outputs, batch), expected)
     assert train(recipe, RunFolder(tmp_path / "student"))["selected"] is not None
+
+
+def test_a_teacher_of_other_classes_is_refused_before_any_work(run, tmp_path):
+    other = make_folder(tmp_path / "other", classes=("amber", "blue", "dove"))
+    recipe = _recipe(other, teacher=str(run), distillation="soft")
+    with pytest.raises(ValueError, match=r"has other classes than the data; they differ in: .*dove"):
+        train(recipe, RunFolder(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_public_teacher_sees_images_as_it_was_trained_to():
+    class Mean(torch.nn.Module):
+        pretrained_cfg: ClassVar = {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.5, 0.5)}
+
+        def forward(self, images):
+            return images
+
+    pixels = torch.rand(2, 3, 4, 5)
+    mean, std = (torch.tensor(x).view(3, 1, 1) for x in (IMAGENET_MEAN, IMAGENET_STD))
+    seen = Renormalised(Mean())((pixels - mean) / std)
+    torch.testing.assert_close(seen, (pixels - 0.5) / torch.tensor([0.25, 0.5, 0.5]).view(3, 1, 1))
+
+
+def test_a_run_goes_on_though_its_data_moved_and_what_it_started_from_is_gone(run, folder, tmp_path):
+    data, first = shutil.copytree(folder, tmp_path / "here"), shutil.copytree(run, tmp_path / "first")
+    recipe = _recipe(data, resident="on", epochs=1.0, init_from=str(first))
+    train(recipe, RunFolder(tmp_path / "run"))
+    data.rename(tmp_path / "there")
+    shutil.rmtree(first)
+    longer = dataclasses.replace(recipe, data=str(tmp_path / "there"), epochs=2.0)
+    assert train(longer, RunFolder(tmp_path / "run"), override=True)["steps"] == 12
+    earlier = json.loads((tmp_path / "run" / "done.json").read_text())
+    with pytest.raises(ValueError, match="use at least --epochs 2"):
+        train(recipe.with_changes(data=longer.data), RunFolder(tmp_path / "run"), override=True)
+    assert json.loads((tmp_path / "run" / "done.json").read_text()) == earlier
 
 
 def test_starting_from_another_runs_weights(run, folder, tmp_path):
@@ -286,6 +363,21 @@ def test_comparing_runs(run, folder, tmp_path):
     assert comparison.title == "selected on val top-1 (%)"
     assert comparison.p_values == (None, None)  # one run on a side proves nothing
     assert comparison_plot(comparison).startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="is given twice"):
+        compare_runs([*paths, str(paths[0])])
+    last = tmp_path / "last"
+    train(_recipe(folder, resident="on", epochs=2.0, select="last"), RunFolder(last))
+    assert [setting.differs for setting in compare_runs([run, last]).settings] == [
+        {"select": "best"},
+        {"select": "last"},
+    ]
+    moved = shutil.copytree(folder, tmp_path / "moved")
+    train(_recipe(moved, resident="on", epochs=2.0, seed=7), RunFolder(tmp_path / "same data"))
+    assert len(compare_runs([run, tmp_path / "same data"]).settings) == 1
+    (moved / "val" / "amber" / "000.png").unlink()
+    train(_recipe(moved, resident="on", epochs=2.0, seed=8), RunFolder(tmp_path / "other data"))
+    both = compare_runs([tmp_path / "same data", tmp_path / "other data"]).settings
+    assert [setting.differs["data"] for setting in both] == [str(moved), f"{moved} (changed, 2)"]
     with pytest.raises(ValueError, match="no measure 'test top1'"):
         compare_runs(paths, "test top1")
     with pytest.raises(ValueError, match="at least two"):

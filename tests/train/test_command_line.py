@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 
@@ -42,6 +44,9 @@ def app():
 def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_folder(tmp_path / "pics")
+    make_folder(tmp_path / "few", per_class=2)
+    for name in ("amber", "blue"):
+        shutil.rmtree(tmp_path / "few" / "val" / name)
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / "notes.txt").touch()
     return tmp_path
@@ -95,6 +100,23 @@ def test_changes_are_told_from_the_recipe_that_a_file_names(app, here, capsys):
     assert "small: " not in printed
 
 
+def test_a_run_may_lie_among_the_classes_of_odd_names(app, here, monkeypatch, capsys):
+    monkeypatch.chdir(here / "pics" / "train")
+    os.rename("amber", os.fsdecode(b"caf\xe9"))
+    for _ in range(2):
+        assert _run(app, "train", ".", *SMALL, "--fraction", "0.5") == 0
+    assert capsys.readouterr().out.count("3 classes") == 2
+    run = "runs/convit-nano-32-1"
+    assert _run(app, "resume", run, "--show", "plain") == 0
+    assert "finished" in capsys.readouterr().out
+    (here / "pics" / "train" / run / "done.json").write_text("{")
+    with pytest.raises(SystemExit):
+        _run(app, "resume", run)
+    assert "runs/convit-nano-32-1/done.json is damaged" in capsys.readouterr().err
+    assert _run(app, "predict", run, os.fsdecode(b"caf\xe9")) == 0
+    assert r"caf\udce9/000.png" in capsys.readouterr().out
+
+
 def test_batch_auto_starts_from_what_fits(app, here, capsys):
     place = SMALL.index("--batch")
     words = SMALL[:place] + SMALL[place + 2 :]
@@ -115,6 +137,12 @@ def test_batch_auto_starts_from_what_fits(app, here, capsys):
         (["train", "nowhere"], "nowhere: no such file or folder"),
         (["train", "pics", "--batch", "6", "--model", "convit_huge"], "no model is named 'convit_huge'"),
         (["train", "pics", "--lr", "-1"], "lr must be between"),
+        (["train", "pics", "--epochs", "inf"], "epochs must be a finite number, got inf"),
+        (
+            ["train", "pics", "--model", "timm:vit_tiny_patch16_224", "--image-size", "8", "--batch", "6"],
+            "does not take",
+        ),
+        (["train", "few", "--batch", "4", "--first-classes", "2"], "none of the first 2 classes (amber, blue)"),
         (["train", "pics", "--recipe", "big"], "there is no recipe 'big'"),
         (["eval", "pics"], "pics is not a run"),
         (["predict", "pics", "x.png", "--top", "0"], "--top must be at least 1"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import math
 
@@ -15,7 +16,13 @@ from nearsight.models import create_model
 from nearsight.train.distributed import World
 from nearsight.train.ema import AveragedModel, ema_weight
 from nearsight.train.machine import smaller_micro_batch
-from nearsight.train.optimize import build_optimizer, decay_groups, learning_rate
+from nearsight.train.optimize import (
+    build_optimizer,
+    decay_groups,
+    learning_rate,
+    optimizer_tensors,
+    restore_optimizer,
+)
 from nearsight.train.recipe import Recipe
 from nearsight.train.step import StepSettings, TrainStep
 from nearsight.train.task import Place
@@ -173,6 +180,55 @@ def test_optimizers_are_torchs_own_and_fused():
     assert sgd.defaults["nesterov"]
     assert adam.defaults["fused"]
     assert sgd.defaults["fused"]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_moments_come_back_to_the_weights_they_belong_to(optimizer):
+    """Channels last: weights and moments must lie alike, or fused kernels pair the wrong ones."""
+
+    def step(model, optimizer, images):
+        optimizer.zero_grad()
+        model(images).square().sum().backward()
+        optimizer.step()
+
+    recipe = Recipe(optimizer=optimizer)
+    model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    running = build_optimizer(model, recipe, torch.tensor(0.1))
+    images = torch.randn(3, 2, 3, 5, 5)
+    step(model, running, images[0])
+    resumed = copy.deepcopy(model)
+    again = build_optimizer(resumed, recipe, torch.tensor(0.1))
+    stored = {name: value.contiguous().clone() for name, value in optimizer_tensors(model, running).items()}
+    restore_optimizer(resumed, again, stored)
+    for one, its_optimizer in ((model, running), (resumed, again)):
+        step(one, its_optimizer, images[1])
+        step(one, its_optimizer, images[2])
+    assert torch.equal(resumed.weight, model.weight)
+
+
+def test_a_skipped_step_leaves_batch_norms_as_they_were():
+    class Normed(ToyTask):
+        def build_model(self):
+            return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1))
+
+        def prepare(self, inputs, step, first):
+            batch = super().prepare(inputs, step, first)
+            return batch._replace(inputs=batch.inputs * (float("inf") if int(step) == 1 else 1.0))
+
+    recipe = toy_recipe(drop_path=0.0)
+    task = Normed(recipe)
+    bench = Workbench(task, recipe, World(), torch.device("cpu"))
+    settings = StepSettings(torch.device("cpu"), torch.float32, 0.0, 8, 2, 3, compile=False, capture=False)
+    step = TrainStep(task, bench, settings, World())
+    feed = task.feed(0, Place(torch.device("cpu"), micro_batch=8))
+    seen = []
+    for number in range(3):
+        step(number, next(feed), 1e-2, 0.1, seed=number)
+        seen.append([bench.model[1].running_mean.clone(), bench.model[1].running_var.clone()])
+    assert [one.skipped for one in step.read()] == [False, True, False]
+    assert all(torch.equal(after, before) for after, before in zip(seen[1], seen[0], strict=True))
+    assert not torch.equal(seen[2][0], seen[1][0])
+    assert bench.averaged.model[1].running_mean.isfinite().all()
 
 
 @pytest.mark.parametrize(

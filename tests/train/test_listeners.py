@@ -73,6 +73,13 @@ def test_plain_lines():
     assert "loss nan" in describe_training({**TRAINING, "loss": "nan"}, 100, None)
 
 
+def test_json_lines_have_no_number_that_json_lacks():
+    stream = io.StringIO()
+    JsonProgress(stream).record({**TRAINING, "loss": float("nan"), "gates": [[float("-inf")]]})
+    record = json.loads(stream.getvalue(), parse_constant=pytest.fail)
+    assert (record["loss"], record["gates"]) == ("nan", [["-inf"]])
+
+
 def test_quiet_says_warnings_only():
     stream = io.StringIO()
     quiet = QuietProgress(stream)
@@ -99,6 +106,17 @@ def test_tensorboard_files_are_written(tmp_path):
     tracker.close()
     (file,) = (tmp_path / "tensorboard").iterdir()
     assert b"train/images_per_second" in file.read_bytes()
+
+
+def test_tensorboard_shows_each_step_once_after_a_kill(tmp_path):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for steps in (range(1, 8), range(5, 10)):  # killed after 7, resumed after 4
+        (tracker,) = trackers.make_trackers(Recipe(tensorboard=True), tmp_path)
+        for step in steps:
+            tracker.record({**TRAINING, "step": step})
+        tracker.close()
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("train/loss")] == list(range(1, 10))
 
 
 def test_wandb_files_are_written_offline_and_resumed_under_one_id(tmp_path, monkeypatch, recwarn):

@@ -6,8 +6,10 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
+from nearsight.train.classifier import build_classifier
 from nearsight.train.recipe import Recipe, change_rule, differences
 from nearsight.train.recipe_file import freeze, read_changes, resolve_recipe, thaw
 from nearsight.train.recipes import RECIPES
@@ -45,6 +47,11 @@ def test_the_papers_recipes():
         ({"batch": True}, "batch must be a whole number, got True"),
         ({"lr": "fast"}, "lr must be a number, got 'fast'"),
         ({"lr": float("nan")}, "lr must be between"),
+        ({"epochs": float("inf")}, "epochs must be a finite number, got inf"),
+        ({"eval_every": float("inf")}, "eval_every must be a finite number, got inf"),
+        ({"model_options": {"num_classes": 2}}, "must leave out 'num_classes': it follows from the data"),
+        ({"model_options": {"img_size": 32}}, "must leave out 'img_size': --image-size sets it"),
+        ({"model_options": {1: 2}}, "must leave out 1: an argument's name is a word"),
         ({"batch": 33}, "pairs: batch 33 must be even"),
         ({"teacher": "runs/x"}, "belong together"),
         ({"distillation": "hard"}, "belong together"),
@@ -82,6 +89,11 @@ def test_fewer_images_mean_more_epochs():
         ("epoch: 3\n", "there is no field 'epoch'; did you mean 'epochs'"),
         ("lr: [1, 2]\n", "lr must be a number"),
         ("- lr\n", "mapping"),
+        ("model_options: [1]\n", r"model_options must be a mapping, got \[1\]"),
+        ("model_options:\n", "model_options must be a mapping, got None"),
+        ("lr: 1e-3\nepochs: 3\nlr: 2\n", "line 3: 'lr' is there twice"),
+        ("model_options: {width: 8, width: 9}\n", "line 1: 'width' is there twice"),
+        ("data: 2024-13-45\n", "not a plain YAML recipe: month"),
         ("lr: !!python/object/apply:os.system ['touch /tmp/nearsight-owned']\n", "not a plain YAML recipe"),
         ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", "aliases"),
         ("lr: 1\n" * 200_000, "at most 1,000,000"),
@@ -121,13 +133,40 @@ def test_every_experiment_builds(file):
     assert f"recipes/{file.name}" in text
     assert yaml.safe_load(text)["model"] == recipe.model
     if recipe.task == "classification":
-        import torch
-
-        from nearsight.train.classifier import build_classifier
-
         with torch.device("meta"):
             model = build_classifier(recipe, num_classes=10)
         assert sum(parameter.numel() for parameter in model.parameters()) > 0
+
+
+def _timm(name: str, **changes) -> torch.nn.Module:
+    settings = {"model": f"timm:{name}", "image_size": 32, "drop_path": 0.0}
+    return build_classifier(Recipe(**{**settings, **changes}), num_classes=3)
+
+
+def test_timm_models_take_our_images_and_what_else_they_can():
+    small = {"depth": 2, "embed_dim": 24}
+    model = _timm("vit_tiny_patch16_224", model_options=small, drop_path=0.2)
+    assert model.training
+    assert model(torch.zeros(2, 3, 32, 32)).shape == (2, 3)
+    assert model.blocks[1].drop_path1.drop_prob == pytest.approx(0.2)
+    with torch.device("meta"):  # wide layers that nobody fills
+        assert _timm("vgg11").head.fc.out_features == 3
+        with pytest.warns(UserWarning, match=r"timm:vgg11 cannot drop paths: drop_path 0\.1 is left out"):
+            _timm("vgg11", drop_path=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("no_such_model", {}, "timm cannot build 'no_such_model'"),
+        ("resnet10t", {"model_options": {"bogus": 1}}, "timm cannot build 'resnet10t'.*'bogus'"),
+        ("vit_tiny_patch16_224", {"image_size": 8}, r"timm:vit_tiny_patch16_224 does not take images of 8×8 pixels"),
+        ("resnet10t", {"model_options": {"drop_path_rate": 0.1, "nothing": 2}}, "'nothing'"),
+    ],
+)
+def test_timm_models_that_cannot_be_built_are_named(name, changes, words):
+    with pytest.raises(ValueError, match=words):
+        _timm(name, **changes)
 
 
 def test_read_changes_of_an_empty_file(tmp_path):

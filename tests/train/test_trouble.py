@@ -50,6 +50,32 @@ def test_override_lets_the_rate_change(zygote, reference, tmp_path):
     assert outcome(run)[0] != outcome(reference)[0]
 
 
+def test_an_average_may_begin_when_a_run_is_resumed(zygote, tmp_path):
+    run = tmp_path / "run"
+    assert zygote.run(run, recipe={"ema": 0.0}, kill_at=["after rename", 3]).code == -signal.SIGKILL
+    ended = zygote.run(run, recipe={"ema": 0.9}, override=True)
+    assert ended.code == 0, ended.text
+
+
+def test_a_finished_run_keeps_its_record(zygote, tmp_path):
+    run = tmp_path / "run"
+    assert zygote.run(run).code == 0
+    before = _snapshot(run)
+    for changes, words in (({"lr": 0.02}, "comes too late"), ({"epochs": 10.0}, "use at least --epochs 34")):
+        ended = zygote.run(run, recipe=changes, override=True)
+        assert ended.code == 2
+        assert words in ended.text
+    assert _snapshot(run) == before
+
+
+def test_a_report_that_is_missing_is_written(zygote, tmp_path):
+    run = tmp_path / "run"
+    assert zygote.run(run, recipe={"report": True}).code == 0
+    (run / "report.html").unlink()
+    assert zygote.run(run, recipe={"report": True}).code == 0
+    assert (run / "report.html").is_file()
+
+
 def test_machine_settings_may_change(zygote, reference, tmp_path):
     run = tmp_path / "run"
     _started(zygote, run)
@@ -73,6 +99,35 @@ def test_full_disk_in_the_middle_loses_nothing(zygote, reference, tmp_path):
     assert ended.code == 0
     assert ended.text.count("Training goes on") >= 4
     assert_same_outcome(run, reference)
+
+
+def test_the_best_that_could_not_be_saved_is_not_called_the_best(tmp_path, monkeypatch):
+    from toy import ToyTask, toy_recipe
+
+    from nearsight.train import checkpoint
+    from nearsight.train.exits import DiskError
+    from nearsight.train.runfolder import RunFolder
+    from nearsight.train.runner import train
+
+    class Peak(ToyTask):
+        """Best at the second evaluation, whose checkpoint finds the disk full."""
+
+        def evaluate(self, model, split, place):
+            self.count = getattr(self, "count", -1) + 1
+            yield "score", 1.0 if self.count == 1 else 0.1 * (self.count == 0)
+
+    save = checkpoint.CheckpointStore.save
+
+    def full(self, step, *rest):
+        if step == 12:
+            raise DiskError("No space left")
+        save(self, step, *rest)
+
+    monkeypatch.setattr(checkpoint.CheckpointStore, "save", full)
+    recipe = toy_recipe(epochs=4.0, eval_every=1.0, save_every=0, ema=0.0)
+    summary = train(recipe, RunFolder(tmp_path / "run"), task=Peak(recipe))
+    assert summary["selected"]["step"] == 6
+    assert json.loads((tmp_path / "run" / "checkpoints" / "best.json").read_text())["step"] == 6
 
 
 def test_full_disk_at_the_end(zygote, reference, tmp_path):

@@ -6,10 +6,10 @@ import dataclasses
 import inspect
 from typing import Annotated, Any, Literal
 
-import yaml
 from cyclopts import Group, Parameter
 
 from nearsight.train.recipe import Recipe
+from nearsight.train.recipe_file import plain_yaml
 from nearsight.train.recipes import named_recipe
 from nearsight.train.wording import value_words
 
@@ -66,8 +66,15 @@ def given_flags(flags: Any) -> dict[str, Any]:
     """The fields that the command line set; ``--batch auto`` keeps the recipe's batch where it fits."""
     given = {name: value for name, value in vars(flags).items() if value is not None}
     if "model_options" in given:
-        given["model_options"] = {name: yaml.safe_load(value) for name, value in given["model_options"].items()}
+        given["model_options"] = {name: _value(name, text) for name, text in given["model_options"].items()}
     if given.get("batch") == "auto":
         del given["batch"]
         given["batch_auto"] = True
     return given
+
+
+def _value(name: str, text: str) -> Any:
+    try:
+        return plain_yaml(text)
+    except ValueError as error:
+        raise ValueError(f"--model-options.{name} {text!r} is not a plain value: {error}") from error

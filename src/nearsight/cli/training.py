@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -21,6 +20,7 @@ Flags = Annotated[RecipeFlags, Parameter(name="*")]  # type: ignore[valid-type]
 Changes = Annotated[ChangeFlags, Parameter(name="*")]  # type: ignore[valid-type]
 _NOTHING_GIVEN = RecipeFlags()
 _NOTHING_CHANGED = ChangeFlags()
+_LONGEST_PATH = 4096
 
 
 def train(
@@ -107,7 +107,7 @@ def evaluate(
     run
         Folder of the run.
     data
-        Another source of images with the same classes; the run's own by default.
+        Another source of images with the same classes, all of which are measured; the run's own by default.
     split
         train, val or test; by default test where there is one.
     device
@@ -115,18 +115,22 @@ def evaluate(
     json
         Print JSON.
     """
+    from nearsight.data.imageset import printable
     from nearsight.train.exits import reported
+    from nearsight.train.metrics import json_line
     from nearsight.train.reading import evaluate_run
     from nearsight.train.wording import measured
 
     with reported():
-        origin, used, values = evaluate_run(run, data, split=split, device=device)
+        found = evaluate_run(run, data, split=split, device=device)
     if json:
-        print(json_format.dumps({"data": origin, "split": used, **values}))
-    else:
-        print(origin)
-        for name, value in values.items():
-            print(f"{used}: {measured(name, value)}")
+        print(json_line({"data": found.origin, "split": found.split, **found.values, "notes": list(found.notes)}))
+        return 0
+    print(found.origin)
+    for name, value in found.values.items():
+        print(f"{found.split}: {measured(name, value)}")
+    for note in found.notes:
+        print(printable(note))
     return 0
 
 
@@ -155,6 +159,7 @@ def predict(
         Print one JSON object per picture.
     """
     from nearsight.train.exits import reported
+    from nearsight.train.metrics import json_line
     from nearsight.train.reading import predict_images
 
     if top < 1:
@@ -164,7 +169,7 @@ def predict(
     if json:
         for one in predictions:
             record = {"name": one.name, "classes": dict(one.classes), "problem": one.problem or None}
-            print(json_format.dumps(record))
+            print(json_line(record))
     else:
         _print_predictions(predictions)
     return 1 if any(one.problem for one in predictions) else 0
@@ -217,10 +222,12 @@ def _new_run_path(recipe: Recipe, name: str) -> Path:
 
 
 def _print_summary(summary: dict[str, Any], path: Path, show: Show, selection: str) -> None:
+    from nearsight.data.imageset import printable
+    from nearsight.train.metrics import json_line
     from nearsight.train.wording import measured, weights_words
 
     if show == "json":
-        print(json_format.dumps({"kind": "done", "run": str(path), **summary}))
+        print(json_line({"kind": "done", "run": str(path), **summary}))
         return
     selected = summary.get("selected")
     if selected:
@@ -229,8 +236,8 @@ def _print_summary(summary: dict[str, Any], path: Path, show: Show, selection: s
     for name, value in summary.get("test", {}).items():
         print(f"test: {measured(name, value)} (weights selected on val)")
     for problem in summary.get("problems", [])[:5]:
-        print(f"unreadable image: {problem}")
-    print(f"run: {path}")
+        print(f"unreadable image: {printable(problem)}")
+    print(f"run: {printable(str(path), _LONGEST_PATH)}")
 
 
 def _print_predictions(predictions: list[Any]) -> None:
@@ -238,8 +245,10 @@ def _print_predictions(predictions: list[Any]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
+    from nearsight.data.imageset import printable
+
     table = Table("picture", "classes")
     for one in predictions:
-        shown = ", ".join(f"{name} {100 * share:.1f} %" for name, share in one.classes)
-        table.add_row(escape(one.name), escape(shown or f"unreadable: {one.problem}"))
+        shown = ", ".join(f"{printable(name)} {100 * share:.1f} %" for name, share in one.classes)
+        table.add_row(escape(printable(one.name, _LONGEST_PATH)), escape(shown or f"unreadable: {one.problem}"))
     Console().print(table)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .augment_config import IMAGENET_MEAN, IMAGENET_STD, Augment, Mixing
 from .bad_images import BadImageLog, TooManyBadImages
 from .counter import sample_keys
-from .imageset import BadImage, ImageSet, Splits, first_classes, per_class_fraction, subset
+from .imageset import BadImage, ImageSet, Splits, first_classes, per_class_fraction, subset, with_classes
 from .open_source import open_data, open_images
 from .order import EpochOrder, epoch_order, local_batch
 
@@ -68,4 +68,5 @@ __all__ = [
     "per_class_fraction",
     "sample_keys",
     "subset",
+    "with_classes",
 ]

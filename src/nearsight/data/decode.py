@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import struct
 import threading
 import warnings
@@ -63,7 +64,10 @@ def _strict_warnings() -> Iterator[None]:
 def read_image_file(path: Path, name: str, limits: Limits = DEFAULT_LIMITS) -> np.ndarray:
     """A file as uint8 [H, W, 3]; whatever the file system says no to is a BadImage too."""
     try:
-        if path.stat().st_size > limits.max_bytes:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for without end
+            raise BadImage(name, "not a plain file")
+        if status.st_size > limits.max_bytes:
             raise BadImage(name, f"file larger than {limits.max_bytes} bytes")
         data = path.read_bytes()
     except OSError as error:

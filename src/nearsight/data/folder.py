@@ -12,11 +12,32 @@ from .stored import FileImages
 
 
 def _subfolders(folder: Path) -> dict[str, Path]:
+    """The folders that may be classes or splits, in order: not those of runs, which may have been put beside them."""
     try:
-        entries = sorted(folder.iterdir())
+        entries = [entry for entry in sorted(folder.iterdir()) if entry.is_dir() and not entry.name.startswith(".")]
+        return {entry.name: entry for entry in entries if not _holds_runs(entry)}
     except OSError as error:
-        raise ValueError(f"{printable(str(folder))}: {error.strerror}") from None
-    return {entry.name: entry for entry in entries if entry.is_dir() and not entry.name.startswith(".")}
+        raise ValueError(f"{printable(str(error.filename or folder))}: {error.strerror}") from None
+
+
+def _is_run(folder: Path) -> bool:
+    """What `nearsight train` writes."""
+    return (folder / "run.lock").is_file() or ((folder / "config.yaml").is_file() and (folder / "checkpoints").is_dir())
+
+
+def _holds_runs(folder: Path, depth: int = 2) -> bool:
+    """A run's folder, or one such as runs/ with folders of runs and no images of its own."""
+    if _is_run(folder):
+        return True
+    found = False
+    for entry in folder.iterdir() if depth else ():
+        if entry.name.lower().endswith(IMAGE_SUFFIXES):
+            return False
+        if entry.is_dir() and not entry.name.startswith("."):
+            found = _holds_runs(entry, depth - 1)
+            if not found:
+                return False
+    return found
 
 
 def _files_below(folder: Path) -> list[str]:
@@ -25,7 +46,7 @@ def _files_below(folder: Path) -> list[str]:
     seen: set[tuple[int, int]] = set()
     for here, folders, files in os.walk(folder, followlinks=True):
         status = os.stat(here)
-        if (status.st_dev, status.st_ino) in seen:
+        if (status.st_dev, status.st_ino) in seen or _is_run(Path(here)):
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))
@@ -67,8 +88,10 @@ def open_folder(root: Path) -> dict[str, ImageSet]:
         if not _subfolders(only):
             break
         root, folders = only, _subfolders(only)
-    splits = {SPLIT_WORDS[name.lower()]: path for name, path in folders.items() if name.lower() in SPLIT_WORDS}
-    if "train" not in splits:
+    named = {name: path for name, path in folders.items() if name.lower() in SPLIT_WORDS}
+    splits = {SPLIT_WORDS[name.lower()]: path for name, path in named.items()}
+    # Beside other classes, and without folders of its own, `train` is a class: what runs on rails.
+    if "train" not in splits or (len(named) < len(folders) and not _subfolders(splits["train"])):
         return {"train": read_class_folders(root)}
     train = read_class_folders(splits["train"])
     parts: dict[str, ImageSet] = {"train": train}

@@ -139,6 +139,34 @@ def subset(images: ImageSet, indices: Iterable[int] | np.ndarray) -> ImageSet:
     return _part(images, chosen, images.classes)
 
 
+class _Renamed:
+    """The images of another set under a longer list of classes."""
+
+    def __init__(self, base: ImageSet, labels: np.ndarray, classes: tuple[str, ...]) -> None:
+        self._base = base
+        self.classes, self.labels, self.names = classes, labels, base.names
+
+    def __len__(self) -> int:
+        return len(self._base)
+
+    def read(self, index: int) -> np.ndarray:
+        return self._base.read(index)
+
+    def fingerprint(self) -> str:
+        return digest([self._base.fingerprint()], self.labels, self.classes, ())
+
+
+def with_classes(images: ImageSet, classes: Sequence[str]) -> ImageSet:
+    """The same images with labels among `classes`, which may be more than theirs, never fewer."""
+    unknown = sorted(set(images.classes) - set(classes))
+    if unknown:
+        shown = printable(", ".join(unknown[:5]))
+        raise ValueError(f"there are images of other classes than {printable(', '.join(classes))}: {shown}")
+    position = {name: label for label, name in enumerate(classes)}
+    labels = np.array([position[name] for name in images.classes], dtype=np.int64)[np.asarray(images.labels)]
+    return _Renamed(images, labels, tuple(classes))
+
+
 def name_ranks(names: Iterable[str], seed: int) -> np.ndarray:
     """A number in [0, 1) per name, from seed and name alone: adding files never moves the others."""
     prefix = f"{seed}/".encode()
@@ -166,4 +194,10 @@ def first_classes(images: ImageSet, n: int) -> ImageSet:
     """Only the first n classes."""
     if not 1 <= n <= len(images.classes):
         raise ValueError(f"the number of classes must be in 1..{len(images.classes)}, got {n}")
-    return _part(images, np.flatnonzero(np.asarray(images.labels) < n), images.classes[:n])
+    kept = np.flatnonzero(np.asarray(images.labels) < n)
+    if not len(kept):
+        raise ValueError(
+            f"a split of {len(images)} images has none of the first {n} classes "
+            f"({printable(', '.join(images.classes[:n]))}); keep more classes, or add images of these"
+        )
+    return _part(images, kept, images.classes[:n])

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from .imageset import ImageSet, printable
-from .splitting import encode_labels
+from .splitting import as_words, read_labels
 from .stored import ArrayImages
 
 _MAX_BYTES = 64 * 2**30
@@ -44,35 +44,27 @@ def _pixels(array: np.ndarray, what: str) -> np.ndarray:
 def open_npz(path: Path) -> dict[str, ImageSet]:
     arrays = _read_arrays(path)
     stored_classes = next((arrays[key] for key in _CLASS_KEYS if key in arrays), None)
-    classes = None if stored_classes is None else tuple(str(name) for name in stored_classes.reshape(-1))
-    found: dict[str, tuple[np.ndarray, np.ndarray, str]] = {}
+    classes = None if stored_classes is None else as_words(stored_classes)
+    found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     for split, prefixes in _PREFIXES.items():
         for prefix in prefixes:
             if split not in found and f"{prefix}images" in arrays:
                 if f"{prefix}labels" not in arrays:
                     raise ValueError(f"{printable(str(path))}: {prefix}images without {prefix}labels")
                 what = f"{printable(path.name)}, {prefix}images"
-                found[split] = _pixels(arrays[f"{prefix}images"], what), arrays[f"{prefix}labels"].reshape(-1), what
+                found[split] = _pixels(arrays[f"{prefix}images"], what), arrays[f"{prefix}labels"].reshape(-1)
     if "train" not in found:
         have = printable(", ".join(sorted(arrays)) or "nothing")
         raise ValueError(
             f"{printable(str(path))}: expected arrays images and labels, or train_images and so on; has {have}"
         )
-    if found["train"][1].dtype.kind in "US":
-        parts: dict[str, ImageSet] = {}
-        for split, (pixels, names, _) in found.items():
-            labels, classes = encode_labels([str(name) for name in names], classes)
-            parts[split] = ArrayImages(pixels, labels, classes, _row_label(split, found))
-        return parts
-    for _, labels, what in found.values():
-        if labels.dtype.kind not in "iu":
-            raise ValueError(f"{what}: labels must be integers or strings, got {labels.dtype}")
-    if classes is None:
-        highest = max(int(labels.max(initial=0)) for _, labels, _ in found.values())
-        classes = tuple(str(label) for label in range(highest + 1))
+    try:
+        labels, known = read_labels({split: stored for split, (_, stored) in found.items()}, classes)
+    except ValueError as error:
+        raise ValueError(f"{printable(path.name)}: {error}") from None
     return {
-        split: ArrayImages(pixels, labels.astype(np.int64), classes, _row_label(split, found))
-        for split, (pixels, labels, _) in found.items()
+        split: ArrayImages(pixels, labels[split], known, _row_label(split, found))
+        for split, (pixels, _) in found.items()
     }
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from .archive import ARCHIVE_SUFFIXES, safe_extract
 from .bundled import open_clothing
@@ -25,7 +27,8 @@ def open_data(source: str | Path, *, seed: int = 0, val_fraction: float = 0.1, d
     """Recognise a data source and open it.
 
     source: an image folder, a .npz, .parquet files, WebDataset .tar shards, an archive of an image folder, the name of
-        a known dataset (optionally `name:folder`), or 'clothing', which comes with the package.
+        a known dataset (optionally `name:folder`), or 'clothing', which comes with the package. A path of that name
+        wins over the name.
     seed, val_fraction: how val is taken from train where the source has none of its own.
     download: known datasets may be fetched from the network.
     """
@@ -33,21 +36,32 @@ def open_data(source: str | Path, *, seed: int = 0, val_fraction: float = 0.1, d
     return make_splits(kind, parts, seed=seed, val_fraction=val_fraction)
 
 
-def open_images(source: str | Path, *, split: str | None = None, download: bool = False) -> ImageSet:
+class OneSet(NamedTuple):
+    """Labelled images to evaluate on, the split they are, and a line that says where they come from."""
+
+    images: ImageSet
+    split: str
+    origin: str
+
+
+def open_images(source: str | Path, *, split: str = "", download: bool = False) -> OneSet:
     """One labelled set, to evaluate on: the given split, or the only one; nothing is split off.
 
     Without `split`, a source with several gives its test split, or else val.
     """
     kind, parts = _find(str(source), download)
-    if split is None:
-        split = next(name for name in ("test", "val", "train") if name in parts)
+    split = split or next(name for name in ("test", "val", "train") if name in parts)
     if split not in parts:
         raise ValueError(f"{kind}: no split {split!r}; it has {', '.join(parts)}")
-    return parts[split]
+    images = parts[split]
+    if not len(images):
+        raise ValueError(f"{kind}: its {split} split has no images")
+    whole = f"all {len(images)} images" if len(parts) == 1 else f"{len(images)} images of {split}"
+    return OneSet(images, split, f"{kind}: {whole}")
 
 
 def _find(source: str, download: bool) -> tuple[str, dict[str, ImageSet]]:
-    if source == "clothing":
+    if source == "clothing" and not Path(source).exists():
         return "clothing (bundled)", open_clothing()
     name, colon, root = source.partition(":")
     if name in KNOWN_NAMES and (colon or not Path(source).exists()):
@@ -112,7 +126,7 @@ def _extracted(path: Path) -> Path:
     """The archive's images, unpacked once; another file under the same name is another folder."""
     status = path.stat()
     identity = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
-    target = default_root() / "unpacked" / hashlib.sha256(identity.encode()).hexdigest()[:24]
+    target = default_root() / "unpacked" / hashlib.sha256(os.fsencode(identity)).hexdigest()[:24]
     if not target.is_dir():
         safe_extract(path, target, suffixes=IMAGE_SUFFIXES)
     return target

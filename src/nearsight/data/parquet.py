@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from .imageset import ImageSet, printable
-from .splitting import encode_labels, group_by_split
+from .splitting import group_by_split, read_labels
 from .stored import EncodedImages
 
 _IMAGE_COLUMNS = ("image", "img", "images", "jpg", "png", "webp", "bytes", "image_bytes", "pixel_values")
@@ -75,18 +75,13 @@ def _read_table(
 def open_parquet(paths: Sequence[Path], root: Path) -> dict[str, ImageSet]:
     """The splits that the file names speak of. The encoded images are held in memory; workers share it."""
     parquet = _import_pyarrow()
-    parts: dict[str, ImageSet] = {}
     tables = {split: _read_table(parquet, members) for split, members in group_by_split(paths, root).items()}
-    classes = next((table[4] for table in tables.values() if table[4]), None)
-    for split, (buffer, ends, values, names, _) in tables.items():
-        if any(value is None or not isinstance(value, int | str) for value in values):
+    names = next((table[4] for table in tables.values() if table[4]), None)
+    for split, (_, _, values, _, _) in tables.items():
+        if not all(isinstance(value, int | str | bytes) for value in values):
             raise ValueError(f"{split}: labels must be integers or strings, and none may be missing")
-        if values and all(isinstance(value, int) for value in values):
-            if classes is None:
-                every = [value for table in tables.values() for value in table[2]]
-                classes = tuple(str(label) for label in range(max(every) + 1))
-            labels = np.array(values, dtype=np.int64)
-        else:
-            labels, classes = encode_labels([str(value) for value in values], classes)
-        parts[split] = EncodedImages(buffer, ends, names, labels, classes or ())
-    return parts
+    labels, classes = read_labels({split: np.asarray(table[2]) for split, table in tables.items()}, names)
+    return {
+        split: EncodedImages(buffer, ends, rows, labels[split], classes)
+        for split, (buffer, ends, _, rows, _) in tables.items()
+    }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -101,8 +102,56 @@ def encode_labels(values: Iterable[str], classes: Iterable[str] | None = None) -
     return np.array([position[name] for name in listed], dtype=np.int64), known
 
 
+def read_labels(
+    stored: Mapping[str, np.ndarray], classes: Sequence[str] | None = None
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """Labels of each split, and the classes, from arrays of words or of whole numbers, which are class positions."""
+    kinds = {split: array.dtype.kind for split, array in stored.items() if array.size}
+    for split, kind in kinds.items():
+        if kind not in "biuUS":
+            raise ValueError(
+                f"{split}: labels must be integers or strings, and none may be missing; got {stored[split].dtype}"
+            )
+    words = {split for split, kind in kinds.items() if kind in "US"}
+    if not words:
+        known = _numbered(stored) if classes is None else tuple(classes)
+        return {split: array.astype(np.int64) for split, array in stored.items()}, known
+    if words != set(kinds):
+        raise ValueError(
+            f"labels are words in {', '.join(sorted(words))} and numbers in {', '.join(sorted(set(kinds) - words))}; "
+            "use one of the two in every split"
+        )
+    labels = {}
+    for split, array in stored.items():
+        labels[split], classes = encode_labels(as_words(array), classes)
+    return labels, tuple(classes or ())
+
+
+def _numbered(stored: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+    highest = max(int(array.max(initial=0)) for array in stored.values())
+    count = sum(len(array) for array in stored.values())
+    if highest >= count:
+        raise ValueError(
+            f"the largest label is {highest}, but there are only {count} images: labels count the classes from 0; "
+            "renumber them, or store them as strings"
+        )
+    return tuple(str(label) for label in range(highest + 1))
+
+
+def as_words(array: np.ndarray) -> list[str]:
+    """An array's entries as strings; bytes are text."""
+    if array.dtype.kind == "S":
+        array = np.char.decode(array, "utf-8", "backslashreplace")
+    return [str(word) for word in array.reshape(-1)]
+
+
 def _check_classes(kind: str, parts: dict[str, ImageSet]) -> None:
     train = parts["train"]
+    for name, times in Counter(train.classes).items():
+        if times > 1:
+            raise ValueError(f"{kind}: {times} classes are called '{printable(name)}'; give each a name of its own")
+        if name and name.splitlines() != [name]:  # lists of classes have one a line
+            raise ValueError(f"{kind}: the name of class '{printable(name)}' has a line break; rename it")
     if len(train) == 0:
         raise ValueError(f"{kind}: no images to train on")
     for split, images in parts.items():

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearsight.data import BatchAugment, BatchMix, Mixing
+from nearsight.data import BatchAugment, BatchMix, Mixing, Splits
 from nearsight.train.classifier import build_classifier
 from nearsight.train.distill import BothHeads, ask_teacher, distillation_term, load_teacher
 from nearsight.train.distributed import World
@@ -18,6 +18,7 @@ from nearsight.train.fitting import validation_warning
 from nearsight.train.image_data import ImageData
 from nearsight.train.machine import compiles, pick_precision
 from nearsight.train.recipe import Recipe
+from nearsight.train.runfolder import CLASSES
 from nearsight.train.task import Batch, Inputs, Page, Place
 
 _LARGEST_GROUP = 16  # images that share a mixing decision; small enough for any sensible number of processes
@@ -30,24 +31,36 @@ class Targets(NamedTuple):
     teacher: Tensor | None
 
 
+def _mixing(recipe: Recipe, group: int) -> Mixing:
+    return Mixing(
+        mixup=recipe.mixup,
+        cutmix=recipe.cutmix,
+        prob=recipe.mix_probability,
+        switch=recipe.mix_switch,
+        smoothing=recipe.label_smoothing,
+        group=group,
+    )
+
+
 class ClassificationTask:
     """Top-1 accuracy on an image source, by any of our models or timm's."""
 
     selection = "top1"
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, splits: Splits | None = None) -> None:
         self.recipe = recipe
-        self.data = ImageData(recipe)
+        self.data = ImageData(recipe, splits)
         self.num_classes = len(self.data.classes)
         if self.num_classes < 2:
             raise ValueError(f"classification needs at least two classes; {recipe.data} has {self.num_classes}")
         self.mixes = bool((recipe.mixup or recipe.cutmix) and recipe.mix_probability)
         group = math.gcd(recipe.batch, _LARGEST_GROUP)
         self.batch_multiple = group if self.mixes else 1
+        self._mixing = _mixing(recipe, group) if self.mixes else None
+        self._teacher = load_teacher(recipe, self.data.classes) if recipe.teacher else None
         self.device = torch.device("cpu")
         self._augment: BatchAugment | None = None
         self._mix: nn.Module | None = None
-        self._teacher: nn.Module | None = None
         self._pixels: tuple[Tensor, Tensor] | None = None
 
     @property
@@ -69,7 +82,7 @@ class ClassificationTask:
         return {name: self.data.split(name).fingerprint() for name in names if self.has_split(name)}
 
     def files(self) -> dict[str, str]:
-        files = {"classes.txt": "\n".join(self.data.classes) + "\n"}
+        files = {CLASSES: "\n".join(self.data.classes) + "\n"}
         if self.recipe.fraction < 1:
             files["train_images.txt"] = "\n".join(self.data.splits.train.names) + "\n"
         return files
@@ -90,22 +103,14 @@ class ClassificationTask:
         recipe = self.recipe
         self.device = device
         self._augment = self.data.augmentation().to(device)
-        if self.mixes:
-            mixing = Mixing(
-                mixup=recipe.mixup,
-                cutmix=recipe.cutmix,
-                prob=recipe.mix_probability,
-                switch=recipe.mix_switch,
-                smoothing=recipe.label_smoothing,
-                group=self.batch_multiple,
-            )
-            self._mix = BatchMix(mixing, self.num_classes).to(device)
+        if self._mixing is not None:
+            self._mix = BatchMix(self._mixing, self.num_classes).to(device)
         if compiles(recipe, device):
             self._augment.compile(dynamic=False)  # hundreds of small operations become a few
             if self._mix is not None:
                 self._mix.compile()  # the place of a micro-batch in its batch may vary
-        if recipe.teacher and self._teacher is None:
-            self._teacher = load_teacher(recipe, self.num_classes).to(device)
+        if self._teacher is not None:
+            self._teacher.to(device)
         if self.data.resident:
             self._pixels = self.data.on_device("train", device)
 
@@ -144,7 +149,7 @@ class ClassificationTask:
         return [names[int(index)] for index in order.indices[order.part(place, self.recipe.batch)]]
 
     def problems(self) -> list[str]:
-        return [f"{name}: {reason}" for name, reason in self.data.bad.reasons.items()]
+        return self.data.problems()
 
     def has_split(self, split: str) -> bool:
         return split != "test" or self.data.splits.test is not None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
+import torch
 from torch import nn
 
 from nearsight.models import create_model
@@ -24,7 +26,7 @@ def _fresh(recipe: Recipe, num_classes: int) -> nn.Module:
     if recipe.patch_size:
         arguments["patch_size"] = recipe.patch_size
     if recipe.model.startswith("timm:"):
-        return timm_model(recipe.model.removeprefix("timm:"), **arguments)
+        return _timm_classifier(recipe, {"img_size": recipe.image_size, **arguments})
     try:
         return create_model(recipe.model, img_size=recipe.image_size, **arguments)
     except ValueError as error:
@@ -33,11 +35,42 @@ def _fresh(recipe: Recipe, num_classes: int) -> nn.Module:
     return create_model(recipe.model, **arguments)  # a network of convolutions takes images of any size
 
 
+def _timm_classifier(recipe: Recipe, arguments: dict[str, Any]) -> nn.Module:
+    """A model of timm that takes the recipe's images. Which arguments it takes, it says only when it is built."""
+    name = recipe.model.removeprefix("timm:")
+    while True:
+        try:
+            model = timm_model(name, **arguments)
+            break
+        except ValueError as error:
+            ours = {"img_size", "drop_path_rate"} & set(arguments) - set(recipe.model_options)
+            refused = [argument for argument in ours if f"keyword argument '{argument}'" in str(error)]
+            if not refused:
+                raise
+            del arguments[refused[0]]
+    if recipe.drop_path and "drop_path_rate" not in arguments:
+        warnings.warn(f"{recipe.model} cannot drop paths: drop_path {recipe.drop_path:g} is left out", stacklevel=2)
+    require_size(model, recipe.model, recipe.image_size)
+    return model.train()
+
+
+def require_size(model: nn.Module, name: str, side: int) -> None:
+    """Whether a model takes square images of ``side`` pixels; the model is in evaluation mode afterwards."""
+    try:
+        with torch.no_grad():
+            model.eval()(torch.zeros(1, 3, side, side))
+    except (RuntimeError, AssertionError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"{name} does not take images of {side}×{side} pixels ({reason}); choose another --image-size"
+        ) from error
+
+
 def timm_model(name: str, **arguments: Any) -> nn.Module:
     """A model of timm; an unknown name or argument is a ``ValueError``."""
     import timm
 
     try:
         return timm.create_model(name, **arguments)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"timm cannot build {name!r}: {error}") from error
+    except Exception as error:  # a wrong name, argument or size: its models raise nearly every type
+        raise ValueError(f"timm cannot build {name!r}: {' '.join(str(error).split())}") from error

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nearsight.train.opening import IDENTITY
 from nearsight.train.reading import run_recipe
 from nearsight.train.recipe import Recipe, change_rule
 from nearsight.train.runfolder import DONE, RunFolder
@@ -19,6 +20,8 @@ from nearsight.train.wording import measure_words, value_words
 _MOST_IN_A_LABEL = 3
 _OPTION = "model_options."
 _SELECTED = "selected on val"
+# Resuming may change these, and yet they change what is tested, or what a batch norm sees.
+_FREE_BUT_FELT = ("select", "eval_every", "resident", "sync_batch_norm", "micro_batch")
 _SELECTED_BY = {"classification": "top1", "detection": "mAP"}
 
 
@@ -69,17 +72,19 @@ def compare_runs(runs: Sequence[str | Path], measure: str = "") -> Comparison:
     """Group finished runs by setting and compare ``measure`` (by default the test value of what selected them)."""
     if len(runs) < 2:
         raise ValueError("comparing needs at least two runs")
+    _check_distinct(runs)
     recipes = [run_recipe(run) for run in runs]
     summaries = [_summary(run) for run in runs]
+    described = [_setting(recipe, data) for recipe, data in zip(recipes, _data_names(runs, recipes), strict=True)]
     measure = measure or _default_measure(summaries)
     values = [_value(run, summary, measure) for run, summary in zip(runs, summaries, strict=True)]
     groups: dict[str, list[int]] = {}
-    for index, recipe in enumerate(recipes):
-        groups.setdefault(json.dumps(_setting(recipe), sort_keys=True), []).append(index)
-    names = _differing([recipes[members[0]] for members in groups.values()])
+    for index, setting in enumerate(described):
+        groups.setdefault(json.dumps(setting, sort_keys=True), []).append(index)
+    names = _differing([described[members[0]] for members in groups.values()])
     settings = tuple(
         Setting(
-            {name: _setting(recipes[members[0]]).get(name) for name in names},
+            {name: described[members[0]].get(name) for name in names},
             tuple(str(runs[index]) for index in members),
             tuple(recipes[index].seed for index in members),
             tuple(values[index] for index in members),
@@ -139,16 +144,38 @@ def _difference(name: str, value: Any) -> str:
     return f"{name.removeprefix(_OPTION)}={value_words(value) or 'none'}"
 
 
-def _setting(recipe: Recipe) -> dict[str, Any]:
-    """What makes a setting: every field but the seed and those that cannot change a result."""
-    fields = {name: value for name, value in recipe.as_dict().items() if name != "seed" and change_rule(name) != "free"}
+def _check_distinct(runs: Sequence[str | Path]) -> None:
+    """One run counted twice would make a spread smaller and a difference surer than they are."""
+    places = [Path(run).resolve() for run in runs]
+    for index, place in enumerate(places):
+        if place in places[:index]:
+            raise ValueError(f"{runs[index]} is given twice; name each run once")
+
+
+def _data_names(runs: Sequence[str | Path], recipes: Sequence[Recipe]) -> list[str]:
+    """What each run learned from: the same name for the same fingerprint, wherever it lay, and only for that."""
+    identities = [json.dumps(RunFolder(run).read_json(IDENTITY), sort_keys=True) for run in runs]
+    names: dict[str, str] = {}
+    for identity, recipe in zip(identities, recipes, strict=True):
+        alike = sum(name.partition(" (")[0] == recipe.data for name in names.values())
+        names.setdefault(identity, f"{recipe.data} (changed, {alike + 1})" if alike else recipe.data)
+    return [names[identity] for identity in identities]
+
+
+def _setting(recipe: Recipe, data: str) -> dict[str, Any]:
+    """What makes a setting: the data, and every field but the seed and those that cannot change a result."""
+    fields = {
+        name: value
+        for name, value in recipe.as_dict().items()
+        if name != "seed" and (change_rule(name) != "free" or name in _FREE_BUT_FELT)
+    }
+    fields["data"] = data
     options = {f"{_OPTION}{name}": value for name, value in fields.pop("model_options").items()}
     # First what a person tells models apart by.
     return {"model": fields.pop("model"), **options, **fields}
 
 
-def _differing(recipes: Sequence[Recipe]) -> list[str]:
-    settings = [_setting(recipe) for recipe in recipes]
+def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:
     names = dict.fromkeys(name for setting in settings for name in setting)
     return [name for name in names if any(setting.get(name) != settings[0].get(name) for setting in settings[1:])]
 

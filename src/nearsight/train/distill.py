@@ -2,39 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearsight.train.classifier import build_classifier, timm_model
+from nearsight.data.augment_config import IMAGENET_MEAN, IMAGENET_STD
+from nearsight.train.classifier import build_classifier, require_size, timm_model
 from nearsight.train.recipe import Recipe
 from nearsight.train.recipe_file import thaw
-from nearsight.train.runfolder import CONFIG
+from nearsight.train.runfolder import CONFIG, class_names
 from nearsight.train.weights import load_weights, read_weights
 
 
-def load_teacher(recipe: Recipe, num_classes: int) -> nn.Module:
+def load_teacher(recipe: Recipe, classes: Sequence[str]) -> nn.Module:
     """The recipe's teacher, frozen: a run folder, ``timm:NAME`` with its public weights, or ``NAME=WEIGHTS``."""
-    teacher = _read_teacher(recipe, num_classes)
+    teacher = _read_teacher(recipe, classes)
     return teacher.eval().requires_grad_(False)
 
 
-def _read_teacher(recipe: Recipe, num_classes: int) -> nn.Module:
+def _read_teacher(recipe: Recipe, classes: Sequence[str]) -> nn.Module:
+    num_classes = len(classes)
     if recipe.teacher.startswith("timm:"):
         model = timm_model(recipe.teacher.removeprefix("timm:"), pretrained=True)
         if getattr(model, "num_classes", num_classes) != num_classes:
             raise ValueError(f"teacher {recipe.teacher} knows {model.num_classes} classes, the data has {num_classes}")
-        return model
+        require_size(model, f"teacher {recipe.teacher}", recipe.image_size)
+        return Renormalised(model)
     folder = Path(recipe.teacher)
     if (folder / CONFIG).is_file():
         taught = thaw(folder / CONFIG)
+        if class_names(folder) != list(classes):
+            odd = sorted(set(class_names(folder)) ^ set(classes))[:5]
+            raise ValueError(
+                f"teacher {folder} has other classes than the data; they differ in: {', '.join(odd) or 'their order'}"
+            )
         if taught.image_size != recipe.image_size:
             raise ValueError(
                 f"the teacher was trained at {taught.image_size} px, this run is at {recipe.image_size} px"
             )
-        model = build_classifier(taught.with_changes(init_from=""), num_classes)
+        model = build_classifier(taught.with_changes(init_from="", drop_path=0.0), num_classes)
         load_weights(model, read_weights(folder), str(folder))
         return model
     name, _, weights = recipe.teacher.partition("=")
@@ -42,9 +51,30 @@ def _read_teacher(recipe: Recipe, num_classes: int) -> nn.Module:
         raise ValueError(
             f"teacher {recipe.teacher!r} is not a run folder; write timm:NAME, or MODEL=weights.safetensors"
         )
-    model = build_classifier(recipe.with_changes(model=name, model_options={}, init_from=""), num_classes)
+    model = build_classifier(
+        recipe.with_changes(model=name, model_options={}, init_from="", drop_path=0.0), num_classes
+    )
     load_weights(model, read_weights(weights), weights)
     return model
+
+
+class Renormalised(nn.Module):
+    """A public model that is given images as ours are normalised, and sees them as its own training had them."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        config = getattr(model, "pretrained_cfg", None) or {}
+        own = torch.tensor([config.get("mean") or IMAGENET_MEAN, config.get("std") or IMAGENET_STD])
+        given = torch.tensor([IMAGENET_MEAN, IMAGENET_STD])
+        self.register_buffer("scale", (given[1] / own[1]).view(3, 1, 1))
+        self.register_buffer("shift", ((given[0] - own[0]) / own[1]).view(3, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.model(images * self.scale + self.shift)
 
 
 class BothHeads(nn.Module):

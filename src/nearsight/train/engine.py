@@ -7,6 +7,7 @@ and rank. The state of a run is therefore small: weights, optimiser, average, st
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -62,15 +63,22 @@ class Trainer:
         precision = pick_precision(self.recipe.precision, self.device)
         return Place(self.device, self.world.rank, self.world.size, self.micro_batch, precision)
 
-    def run(self) -> None:
-        """Train from where the folder's newest good checkpoint stands to the last step."""
-        try:
-            self._train()
-        finally:
-            self.keeper.log.release()
+    def close(self) -> None:
+        """Let go of the run's files."""
+        self.keeper.log.release()
 
-    def _train(self) -> None:
+    def restore(self) -> None:
+        """Take up the folder's newest good checkpoint, where there is one. Before ``run``."""
         self.progress = self.keeper.resume(self.train_step)
+        step, steps = self.progress.step, self.task.steps_per_epoch
+        if step > self.total_steps:
+            raise ValueError(
+                f"the run has taken {step} steps, and --epochs {self.recipe.epochs:g} makes {self.total_steps}; use at "
+                f"least --epochs {math.ceil(step / steps * self.recipe.fraction)}"
+            )
+
+    def run(self) -> None:
+        """Train from where ``restore`` found the run to its last step."""
         if self.progress.step:
             self.note(f"resumed after step {self.progress.step} of {self.total_steps}")
         self.clock = Clock(self.progress.seconds)

@@ -49,22 +49,21 @@ class EvalBatch:
 
 
 class ImageData:
-    """The image sets of a recipe, and batches of them."""
+    """The image sets of a recipe, or ``splits`` instead of them to evaluate on, and batches of them."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        if not recipe.data:
-            raise ValueError("no data was given: name an image folder or a dataset, such as: nearsight train clothing")
+    def __init__(self, recipe: Recipe, splits: Splits | None = None) -> None:
         self.recipe = recipe
-        self.splits = _chosen(recipe)
+        self.splits = _chosen(recipe) if splits is None else splits
         count, size = len(self.splits.train), recipe.image_size
-        check_batch(recipe, count)
+        if splits is None:
+            check_batch(recipe, count)
         # Crops are taken from somewhat larger images than the model sees, as they are from files.
         self.stored_size = size if recipe.crop != "resized" else math.floor(size / recipe.eval_crop)
         everything = sum(len(images) for images in (self.splits.train, self.splits.val, self.splits.test) if images)
         small = everything * 3 * self.stored_size**2 <= _LARGEST_RESIDENT
         self.resident = recipe.resident == "on" or (recipe.resident == "auto" and small)
         self.steps_per_epoch = count // recipe.batch
-        self.bad = BadImageLog(count, cap=recipe.bad_images)
+        self._bad: dict[str, BadImageLog] = {}
         self._on_device: dict[tuple[str, torch.device], tuple[Tensor, Tensor]] = {}
 
     @property
@@ -76,6 +75,20 @@ class ImageData:
         if images is None:
             raise ValueError(f"the data has no {name} split")
         return images
+
+    def bad(self, name: str) -> BadImageLog:
+        """The unreadable images met so far in a split."""
+        if name not in self._bad:
+            self._bad[name] = BadImageLog(len(self.split(name)), cap=self.recipe.bad_images)
+        return self._bad[name]
+
+    def problems(self) -> list[str]:
+        """Every unreadable image met so far, and why."""
+        return [
+            f"{name}: {reason}" if split == "train" else f"{split}: {name}: {reason}"
+            for split, log in self._bad.items()
+            for name, reason in log.reasons.items()
+        ]
 
     def augmentation(self) -> BatchAugment:
         """What the device does to a training batch."""
@@ -94,8 +107,7 @@ class ImageData:
         key = (name, device)
         if key not in self._on_device:
             images = self.split(name)
-            bad = self.bad if name == "train" else BadImageLog(len(images), cap=self.recipe.bad_images)
-            pixels = load_all(images, self.stored_size, bad=bad)
+            pixels = load_all(images, self.stored_size, bad=self.bad(name))
             self._on_device[key] = (pixels.to(device), torch.from_numpy(images.labels).to(device))
         return self._on_device[key]
 
@@ -127,7 +139,7 @@ class ImageData:
             rank=place.rank,
             world=place.world_size,
             start_step=begin,
-            bad=self.bad,
+            bad=self.bad("train"),
             pin_memory=place.device.type == "cuda",
         )
         for batch in stream:
@@ -153,7 +165,7 @@ class ImageData:
                 rank=rank,
                 world=world,
                 drop_last=False,
-                bad=BadImageLog(len(images), cap=self.recipe.bad_images),
+                bad=self.bad(name),
             )
         for part in stream:
             shown = normalise(part.images.to(place.device, non_blocking=True))
@@ -177,6 +189,8 @@ class ImageData:
 
 def _chosen(recipe: Recipe) -> Splits:
     """The data source, less what the recipe leaves out."""
+    if not recipe.data:
+        raise ValueError("no data was given: name an image folder or a dataset, such as: nearsight train clothing")
     splits = open_data(recipe.data, seed=recipe.data_seed, val_fraction=recipe.val_fraction, download=recipe.download)
     train, val, test = splits.train, splits.val, splits.test
     if recipe.first_classes:

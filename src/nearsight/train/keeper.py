@@ -39,6 +39,7 @@ class Keeper:
         self.store = folder.checkpoints(keep)
         self.log = MetricsLog(folder.metrics_path)
         self.unsaved: DiskError | None = None
+        self._best_saved: dict[str, Any] | None = None
 
     def save(self, progress: Progress, step: TrainStep) -> None:
         """Write a checkpoint; a full disk is reported and training goes on with the last good one in place.
@@ -56,9 +57,9 @@ class Keeper:
             self.store.save(progress.step, tensors, state, {"metrics.jsonl": self.log.content()})
             if progress.best is not None and progress.best["step"] == progress.step:
                 self.store.point("best", progress.step)
-            self.unsaved = None
+            self.unsaved, self._best_saved = None, progress.best
         except DiskError as error:
-            self.unsaved = error
+            self.unsaved, progress.best = error, self._best_saved  # a best that is not on the disk cannot be used
             self.note(f"warning: {error}. Training goes on; the last good checkpoint is kept")
 
     def require_saved(self) -> None:
@@ -84,6 +85,7 @@ class Keeper:
         scale, growth = state["scale"]
         step.scale.fill_(scale)
         step.growth.fill_(growth)
+        self._best_saved = progress.best
         if self.world.leads:
             self.log.restore(checkpoint.files["metrics.jsonl"])
             self.store.set_aside_after(checkpoint.step)

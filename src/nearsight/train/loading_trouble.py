@@ -1,4 +1,4 @@
-"""When a data-loading process dies: one explanation instead of whatever the loader happens to raise."""
+"""When data cannot be loaded: one explanation instead of whatever the loader happens to raise."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from nearsight.data import TooManyBadImages
 from nearsight.train.exits import DataLoadingError
 
 
@@ -20,6 +21,8 @@ def explained_loading() -> Iterator[None]:
     """
     try:
         yield
+    except TooManyBadImages as error:
+        raise DataLoadingError(str(error)) from error
     except (RuntimeError, ConnectionError, EOFError) as error:
         if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
             raise

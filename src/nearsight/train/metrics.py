@@ -30,8 +30,8 @@ class MetricsLog:
             self._rewrite()
 
     def append(self, record: dict[str, Any]) -> None:
-        """Add one line. NaN and infinities are kept, spelled as the strings JSON lacks numbers for."""
-        line = json.dumps({key: _spelled(value) for key, value in record.items()}, allow_nan=False).encode() + b"\n"
+        """Add one line."""
+        line = json_line(record).encode() + b"\n"
         self._content += line
         try:
             if self._file is None:
@@ -79,9 +79,17 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def _spelled(value: Any) -> Any:
+def json_line(record: dict[str, Any]) -> str:
+    """A record as JSON. NaN and infinities are kept, spelled as the strings JSON lacks numbers for."""
+    return json.dumps(spelled(record), allow_nan=False)
+
+
+def spelled(value: Any) -> Any:
+    """``value`` with NaN and infinities as the strings that ``float`` reads."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
+    if isinstance(value, dict):
+        return {key: spelled(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_spelled(item) for item in value]
+        return [spelled(item) for item in value]
     return value

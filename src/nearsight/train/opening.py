@@ -11,34 +11,62 @@ from nearsight.train.environment import describe_environment
 from nearsight.train.exits import DiskError
 from nearsight.train.recipe import Recipe, change_rule, differences
 from nearsight.train.recipe_file import freeze, thaw
-from nearsight.train.runfolder import CONFIG, RunFolder
+from nearsight.train.runfolder import CONFIG, DONE, RunFolder
 from nearsight.train.task import Task
 
-_IDENTITY = "data.json"
-_OWN_FILES = ("run.lock", _IDENTITY, "env.json")
+IDENTITY = "data.json"
+_ENVIRONMENT = "env.json"
+_OWN_FILES = ("run.lock", IDENTITY, _ENVIRONMENT)
 
 
-def open_run(run: RunFolder, recipe: Recipe, task: Task, device: torch.device, *, override: bool = False) -> bool:
-    """Make or check the folder of a run, whose lock is held. True when it holds a run to be continued.
+def check_run(run: RunFolder, recipe: Recipe, task: Task, *, total_steps: int, override: bool = False) -> None:
+    """Whether the folder of a run, whose lock is held, may be used for ``recipe``. Nothing is written.
 
-    Nothing is written when the settings or the data differ in a way that resuming does not allow (``ValueError``).
+    ``ValueError`` when settings or data differ in a way that resuming does not allow.
     """
-    continuing = run.has_config
-    foreign = [] if continuing else [entry.name for entry in run.path.iterdir() if entry.name not in _OWN_FILES]
-    if set(foreign) - set(task.files()):
-        raise ValueError(f"{run.path} holds other files ({foreign[0]}) and no run; choose another --run")
-    if continuing:
-        check_same_experiment(thaw(run.path / CONFIG), recipe, override=override)
-        _check_same_data(run.read_json(_IDENTITY), task.fingerprint())
     if not os.access(run.path, os.W_OK):
         raise DiskError(f"{run.path} is not writable; choose another folder with --run")
+    if not run.has_config:
+        foreign = [entry.name for entry in run.path.iterdir() if entry.name not in _OWN_FILES]
+        if set(foreign) - set(task.files()):
+            raise ValueError(f"{run.path} holds other files ({foreign[0]}) and no run; choose another --run")
+        return
+    old = thaw(run.path / CONFIG)
+    _check_same_data(run.read_json(IDENTITY), task.fingerprint())
+    # The same data, as its fingerprint has shown, may lie elsewhere by now.
+    check_same_experiment(old.with_changes(data=recipe.data), recipe, override=override)
+    if finished_summary(run, total_steps) is not None:
+        late = {name: values for name, values in differences(old, recipe).items() if change_rule(name) == "override"}
+        if late:
+            raise ValueError(f"this run is finished: {_listed(late)} comes too late. Start a new run, or add --epochs")
+
+
+def finished_summary(run: RunFolder, total_steps: int) -> dict[str, Any] | None:
+    """``done.json`` of a run that has taken all of its steps."""
+    done = run.read_json(DONE)
+    if done is None or done.get("steps") != total_steps:
+        return None
+    if "test" in done:
+        done["test"] = {name: float(value) for name, value in done["test"].items()}
+    return done
+
+
+def record_run(run: RunFolder, recipe: Recipe, task: Task, device: torch.device) -> None:
+    """Write down what the run is made of. The environments of earlier sessions stay on record."""
     for name, text in task.files().items():
         run.write_text(name, text)
-    run.write_json(_IDENTITY, task.fingerprint())
-    run.write_json("env.json", describe_environment(device))
+    run.write_json(IDENTITY, task.fingerprint())
+    run.write_json(_ENVIRONMENT, _with_earlier(run.read_json(_ENVIRONMENT), describe_environment(device)))
     # Last: a folder with a config is complete, one without is filled anew.
     run.write_text(CONFIG, freeze(recipe))
-    return continuing
+
+
+def _with_earlier(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
+    if old is None:
+        return new
+    earlier = old.pop("earlier", [])
+    earlier = earlier if old == new else [*earlier, old]
+    return {**new, "earlier": earlier} if earlier else new
 
 
 def check_same_experiment(old: Recipe, new: Recipe, *, override: bool) -> None:

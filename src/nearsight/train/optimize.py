@@ -78,4 +78,6 @@ def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensor
         parameter = parameters[name]
         if value.ndim and value.shape != parameter.shape:
             raise ValueError(f"the optimiser state of {name!r} has shape {tuple(value.shape)}")
-        optimizer.state[parameter][key] = value.to(parameter.device)
+        # Moments lie in memory as their parameter does (channels last, for one): fused kernels walk both alike.
+        like_parameter = torch.empty_like(parameter, dtype=value.dtype)
+        optimizer.state[parameter][key] = like_parameter.copy_(value) if value.ndim else value.to(parameter.device)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from typing import Any, TextIO
@@ -11,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from nearsight.train.listeners import Listener
+from nearsight.train.metrics import json_line
 from nearsight.train.wording import measured
 
 _PLAIN_SECONDS = 10.0
@@ -126,7 +126,7 @@ class JsonProgress:
         self._stream = stream
 
     def record(self, record: dict[str, Any]) -> None:
-        print(json.dumps(record), file=self._stream, flush=True)
+        print(json_line(record), file=self._stream, flush=True)
 
     def note(self, text: str) -> None:
         self.record({"kind": "note", "text": text})

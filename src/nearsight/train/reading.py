@@ -9,14 +9,15 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from nearsight.data import BadImage, BatchEval, EvalTransform
+from nearsight.data import BadImage, BatchEval, EvalTransform, Splits, open_images, with_classes
 from nearsight.data.decode import IMAGE_SUFFIXES, read_image_file
+from nearsight.train.classification import ClassificationTask
 from nearsight.train.classifier import build_classifier
 from nearsight.train.machine import pick_device, pick_precision
+from nearsight.train.opening import IDENTITY
 from nearsight.train.recipe import Recipe
 from nearsight.train.recipe_file import thaw
-from nearsight.train.runfolder import CONFIG, RunFolder
-from nearsight.train.runner import make_task
+from nearsight.train.runfolder import CONFIG, RunFolder, class_names
 from nearsight.train.task import Place
 from nearsight.train.weights import load_weights, selected_weights
 
@@ -40,43 +41,68 @@ def run_recipe(run: str | Path) -> Recipe:
     return thaw(folder.path / CONFIG)
 
 
-def evaluate_run(
-    run: str | Path, data: str = "", *, split: str = "", device: str = "auto"
-) -> tuple[str, str, dict[str, float]]:
-    """(what was opened, split, values) of a run's selected weights on its own data or on ``data``.
+@dataclass(frozen=True)
+class Measured:
+    """Values of a run's selected weights, the images they were measured on, and what there is to say about those."""
 
-    ``split`` is val, test or train; by default test where there is one.
+    origin: str
+    split: str
+    values: dict[str, float]
+    notes: tuple[str, ...]
+
+
+def evaluate_run(run: str | Path, data: str = "", *, split: str = "", device: str = "auto") -> Measured:
+    """Measure a classification run's selected weights on a split of its own data, or on all images of ``data``.
+
+    ``split`` is train, val or test; by default test where there is one.
     """
-    trained = run_recipe(run)
-    recipe = trained.with_changes(
-        data=data or trained.data, device=device, init_from="", teacher="", distillation="none"
-    )
-    if data:
-        recipe = recipe.with_changes(fraction=1.0)
-    task = make_task(recipe)
-    expected = _names(Path(run) / "classes.txt")
-    found = task.files().get("classes.txt", "").splitlines()
-    if expected and found != expected:
-        odd = sorted(set(found) ^ set(expected))[:5]
-        raise ValueError(f"{data} does not have the run's classes; they differ in: {', '.join(odd) or 'their order'}")
-    split = split or ("test" if task.has_split("test") else "val")
-    if split not in ("train", "val", "test") or not task.has_split(split):
-        raise ValueError(
-            f"there is no split {split!r} here; use val{', test' if task.has_split('test') else ''} or train"
-        )
+    recipe = run_recipe(run)
+    if recipe.task != "classification":
+        raise ValueError(f"{run} is a detection run; measure it with: nearsight detect eval {run}")
+    recipe = recipe.with_changes(device=device, init_from="", teacher="", distillation="none", drop_path=0.0)
+    task, split, origin = _own_task(run, recipe, split) if not data else _other_task(run, recipe, data, split)
     place = _place(recipe)
     model = task.build_model()
     load_weights(model, selected_weights(RunFolder(run)), str(run))
-    return task.describe()[0], split, dict(task.evaluate(model.to(place.device), split, place))
+    values = dict(task.evaluate(model.to(place.device), "val" if data else split, place))
+    notes = [f"unreadable, and replaced by another image of its class: {problem}" for problem in task.problems()]
+    if not data and RunFolder(run).read_json(IDENTITY) != task.fingerprint():
+        notes.append(f"warning: {recipe.data} has changed since the run was trained on it")
+    return Measured(origin, split, values, tuple(notes))
+
+
+def _own_task(run: str | Path, recipe: Recipe, split: str) -> tuple[ClassificationTask, str, str]:
+    """The run's data, split as it was for training."""
+    task = ClassificationTask(recipe)
+    if list(task.data.classes) != class_names(run):
+        odd = sorted(set(task.data.classes) ^ set(class_names(run)))[:5]
+        names = ", ".join(odd) or "their order"
+        raise ValueError(f"{recipe.data} no longer has the run's classes; they differ in: {names}")
+    split = split or ("test" if task.has_split("test") else "val")
+    if split not in ("train", "val", "test") or not task.has_split(split):
+        there = ["train", "val", *(["test"] if task.has_split("test") else [])]
+        raise ValueError(f"there is no split {split!r} here; use {' or '.join(there)}")
+    return task, split, task.describe()[0]
+
+
+def _other_task(run: str | Path, recipe: Recipe, data: str, split: str) -> tuple[ClassificationTask, str, str]:
+    """Images that the run has not seen: nothing is held back from them."""
+    images, split, origin = open_images(data, split=split, download=recipe.download)
+    try:
+        images = with_classes(images, class_names(run))
+    except ValueError as error:
+        raise ValueError(f"{data} does not have the run's classes: {error}") from error
+    # One set for every name: only the one that is measured is read.
+    return ClassificationTask(recipe, Splits(images, images, None, origin)), split, origin
 
 
 def load_classifier(run: str | Path) -> tuple[nn.Module, Recipe, list[str]]:
     """(model with the selected weights, recipe, class names) of a classification run."""
     recipe = run_recipe(run)
-    classes = _names(Path(run) / "classes.txt")
+    classes = class_names(run)
     if recipe.task != "classification" or not classes:
         raise ValueError(f"{run} is not a classification run with a list of classes")
-    model = build_classifier(recipe.with_changes(init_from=""), len(classes))
+    model = build_classifier(recipe.with_changes(init_from="", drop_path=0.0), len(classes))
     load_weights(model, selected_weights(RunFolder(run)), str(run))
     return model.eval(), recipe, classes
 
@@ -117,7 +143,7 @@ def picture_files(sources: Iterable[str | Path]) -> Iterable[Path]:
     for source in sources:
         path = Path(source)
         if path.is_dir():
-            found = sorted(file for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+            found = sorted(f for f in path.rglob("*") if f.suffix.lower() in IMAGE_SUFFIXES and not f.is_dir())
             if not found:
                 raise ValueError(f"there is no picture in {path}: no file ends in {', '.join(sorted(IMAGE_SUFFIXES))}")
             yield from found
@@ -130,7 +156,3 @@ def picture_files(sources: Iterable[str | Path]) -> Iterable[Path]:
 def _place(recipe: Recipe) -> Place:
     device = pick_device(recipe.device)
     return Place(device, precision=pick_precision("auto", device))
-
-
-def _names(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []

@@ -7,11 +7,18 @@ The fields are flat (``--epochs``, ``epochs: 300``) and grouped by subject into 
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
 from nearsight.train.detection_fields import DetectionFields
 from nearsight.train.fields import check_choices, check_range, check_types, option
+
+_NOT_OPTIONS = {
+    "num_classes": "it follows from the data (--first-classes keeps fewer)",
+    "img_size": "--image-size sets it",
+    "in_chans": "images have three channels",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,6 +202,13 @@ class Recipe(
         check_range(self, 1e-9, float("inf"), "epochs", "eval_every", "save_minutes", "distill_temperature")
         check_range(self, 1e-9, 1, "fraction", "crop_scale", "eval_crop")
         check_range(self, 0, 0.9, "val_fraction")
+        for name, value in vars(self).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"{name} must be a finite number, got {value!r}")
+        for name in self.model_options:
+            if not isinstance(name, str) or name in _NOT_OPTIONS:
+                why = _NOT_OPTIONS.get(name, "an argument's name is a word")
+                raise ValueError(f"model_options must leave out {name!r}: {why}")
         if self.warmup_epochs >= self.epochs:
             raise ValueError(
                 f"warmup_epochs ({self.warmup_epochs:g}) must be shorter than epochs ({self.epochs:g}); "

@@ -30,11 +30,27 @@ class _PlainLoader(yaml.SafeLoader):
             raise yaml.YAMLError(f"line {mark.line + 1}: aliases are not read")
         return super().compose_node(parent, index)
 
+    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+        seen: set[str] = set()
+        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+            if str(key.value) in seen:
+                raise yaml.YAMLError(f"line {key.start_mark.line + 1}: {key.value!r} is there twice")
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
+
 
 # YAML 1.1 takes 3e-4 for a word because it has no point.
 _PlainLoader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+"), list("-+0123456789")
 )
+
+
+def plain_yaml(text: str) -> Any:
+    """Text as plain values; a ``ValueError`` says in one line what else it is."""
+    try:
+        return _PlainLoader(text).get_single_data()
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that does not exist is a ValueError
+        raise ValueError(" ".join(str(error).split())) from error
 
 
 def resolve_recipe(name: str = "", file: str | Path | None = None, flags: dict[str, Any] | None = None) -> Recipe:
@@ -57,9 +73,8 @@ def _with_short_warmup(recipe: Recipe, flags: dict[str, Any]) -> dict[str, Any]:
 def apply_changes(recipe: Recipe, changes: dict[str, Any], where: str) -> Recipe:
     """``recipe`` with ``changes``; a bad value is reported with the place it came from."""
     _refuse_unknown(changes, where)
-    options = {**recipe.model_options, **changes["model_options"]} if "model_options" in changes else None
-    if options is not None:
-        changes = {**changes, "model_options": options}
+    if isinstance(changes.get("model_options"), dict):
+        changes = {**changes, "model_options": {**recipe.model_options, **changes["model_options"]}}
     try:
         return recipe.with_changes(**changes)
     except ValueError as error:
@@ -71,13 +86,15 @@ def read_changes(file: str | Path) -> dict[str, Any]:
     path = Path(file)
     try:
         size = path.stat().st_size
-        if size > _LARGEST_FILE:
-            raise ValueError(f"{path} has {size:,} bytes; a recipe has at most {_LARGEST_FILE:,}")
-        content = _PlainLoader(path.read_text(encoding="utf-8")).get_single_data()
+        stored = path.read_bytes() if size <= _LARGEST_FILE else b""
     except OSError as error:
         raise ValueError(f"cannot read the recipe {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} is not a plain YAML recipe: {' '.join(str(error).split())}") from error
+    if size > _LARGEST_FILE:
+        raise ValueError(f"{path} has {size:,} bytes; a recipe has at most {_LARGEST_FILE:,}")
+    try:
+        content = plain_yaml(stored.decode("utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not a plain YAML recipe: {error}") from error
     if content is None:
         return {}
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):

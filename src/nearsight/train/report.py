@@ -14,7 +14,7 @@ from nearsight.train import plots
 from nearsight.train.durable import disk_errors, replace
 from nearsight.train.environment import without_home
 from nearsight.train.recipe import Recipe
-from nearsight.train.runfolder import RunFolder
+from nearsight.train.runfolder import REPORT, RunFolder
 from nearsight.train.task import Page, Picture
 from nearsight.train.wording import measured, model_words, value_words, weights_words
 
@@ -61,8 +61,13 @@ def write_report(
         for page in all_pages:
             for picture in page.pictures:
                 replace(folder.path / picture_file(picture.name), picture.content)
-        path = folder.path / "report.html"
-        replace(path, page_html(f"{model_words(recipe)} on {without_home(recipe.data)}", all_pages).encode())
+        path = folder.path / REPORT
+        replace(
+            path,
+            page_html(f"{model_words(recipe)} on {without_home(recipe.data)}", all_pages).encode(
+                errors="backslashreplace"
+            ),
+        )
     return path
 
 

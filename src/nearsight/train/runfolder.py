@@ -25,6 +25,8 @@ from nearsight.train.metrics import read_metrics
 CONFIG = "config.yaml"
 METRICS = "metrics.jsonl"
 DONE = "done.json"
+REPORT = "report.html"
+CLASSES = "classes.txt"
 
 
 class RunFolder:
@@ -59,14 +61,19 @@ class RunFolder:
             replace(self.path / name, to_json(value))
 
     def read_json(self, name: str) -> Any:
+        """What is in a JSON file; None where it is not there."""
         try:
             return json.loads((self.path / name).read_bytes())
         except FileNotFoundError:
             return None
+        except (ValueError, RecursionError) as error:
+            raise ValueError(
+                f"{self.path / name} is damaged ({error}); remove it, and nearsight resume {self.path} writes it anew"
+            ) from error
 
     def write_text(self, name: str, text: str) -> None:
         with disk_errors(f"writing {name}"):
-            replace(self.path / name, text.encode())
+            replace(self.path / name, text.encode("utf-8", "surrogateescape"))  # names of files may not be UTF-8
 
     @contextlib.contextmanager
     def owned(self) -> Iterator[None]:
@@ -87,6 +94,12 @@ class RunFolder:
             yield
         finally:
             os.close(descriptor)
+
+
+def class_names(run: str | Path) -> list[str]:
+    """The classes of a classification run; none of another folder."""
+    path = Path(run) / CLASSES
+    return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if path.is_file() else []
 
 
 def free_run_path(parent: Path, stem: str) -> Path:

@@ -12,9 +12,10 @@ from nearsight.train.engine import Trainer
 from nearsight.train.fitting import BatchTooLargeError
 from nearsight.train.listeners import Listener, Listeners
 from nearsight.train.machine import pick_device, prepare_torch
-from nearsight.train.opening import open_run
+from nearsight.train.metrics import spelled
+from nearsight.train.opening import check_run, finished_summary, record_run
 from nearsight.train.recipe import Recipe
-from nearsight.train.runfolder import DONE, RunFolder
+from nearsight.train.runfolder import DONE, REPORT, RunFolder
 from nearsight.train.signals import listening
 from nearsight.train.task import Task
 from nearsight.train.weights import load_weights, selected_weights
@@ -33,15 +34,19 @@ def make_task(recipe: Recipe) -> Task:
     return ClassificationTask(recipe)
 
 
-def _fitting_task(recipe: Recipe) -> tuple[Recipe, Task]:
-    """The task, and the recipe with a batch that the data can fill where ``--batch auto`` allows another."""
+def _fitting_task(recipe: Recipe, folder: RunFolder) -> tuple[Recipe, Task]:
+    """The task, and the recipe with a batch that the data can fill where ``--batch auto`` allows another.
+
+    A run that has weights of its own no longer needs those it started from, which may be gone.
+    """
+    warm = {} if not folder.checkpoints().steps() else {"init_from": ""}
     try:
-        return recipe, make_task(recipe)
+        return recipe, make_task(recipe.with_changes(**warm))
     except BatchTooLargeError as error:
         if not recipe.batch_auto:
             raise
         recipe = recipe.with_changes(batch=error.fits)
-    return recipe, make_task(recipe)
+    return recipe, make_task(recipe.with_changes(**warm))
 
 
 def train(
@@ -63,34 +68,48 @@ def train(
         stop = cleanup.enter_context(listening())
         # Data and model first: a mistake in their names leaves no folder behind.
         if task is None:
-            recipe, task = _fitting_task(recipe)
+            recipe, task = _fitting_task(recipe, folder)
         trainer = Trainer(task, recipe, folder, world=world, device=device, stop=stop)
+        cleanup.callback(trainer.close)
         if world.leads:
             cleanup.enter_context(folder.owned())
-            open_run(folder, recipe, task, device, override=override)
+            check_run(folder, recipe, task, total_steps=trainer.total_steps, override=override)
         world.wait()
         if world.leads and audience is not None:
             trainer.listeners = Listeners(audience(trainer))
             cleanup.callback(trainer.listeners.close)
         for line in task.describe():
             trainer.note(line)
-        trainer.run()
-        return _finish(trainer, world)
+        summary = finished_summary(folder, trainer.total_steps)
+        if summary is None:
+            trainer.restore()
+            if world.leads:
+                record_run(folder, recipe, task, device)  # not before: what cannot be resumed keeps its record
+            trainer.run()
+            world.wait()
+            _select_weights(trainer)
+            summary = _finish(trainer, world)
+        else:
+            trainer.note("this run is finished; its summary is in done.json")
+            _select_weights(trainer)
+        if world.leads and recipe.report and not (folder.path / REPORT).is_file():
+            _write_report(trainer, summary)
+        return summary
+
+
+def _select_weights(trainer: Trainer) -> None:
+    """Put the weights that validation selected into the model."""
+    weights = selected_weights(trainer.folder)
+    if sharding.is_sharded(trainer.bench.model):
+        sharding.scatter_model(trainer.bench.model, weights)
+    else:
+        load_weights(trainer.bench.model, weights, str(trainer.folder.path))
 
 
 def _finish(trainer: Trainer, world: World) -> dict[str, Any]:
-    """Measure the weights that validation selected, once on the test split, and write down how the run ended."""
+    """Measure the selected weights, once, on the test split, and write down how the run ended."""
     folder, task, bench = trainer.folder, trainer.task, trainer.bench
-    done = folder.read_json(DONE)
-    if done is not None and done.get("steps") == trainer.total_steps:
-        trainer.note("this run is finished; its summary is in done.json")
-        return done
-    world.wait()
-    weights = selected_weights(folder)
-    if sharding.is_sharded(bench.model):
-        sharding.scatter_model(bench.model, weights)
-    else:
-        load_weights(bench.model, weights, str(folder.path))
+    measured = dict(task.evaluate(bench.model, "test", trainer.place)) if task.has_split("test") else None
     summary: dict[str, Any] = {
         "steps": trainer.total_steps,
         "parameters": sum(parameter.numel() for parameter in bench.model.parameters()),
@@ -100,12 +119,11 @@ def _finish(trainer: Trainer, world: World) -> dict[str, Any]:
         "world_size": world.size,
         "problems": task.problems(),
     }
-    if task.has_split("test"):
-        summary["test"] = dict(task.evaluate(bench.model, "test", trainer.place))
+    if measured is not None:
+        summary["test"] = measured
     if world.leads:
-        folder.write_json(DONE, summary)
-        if trainer.recipe.report:
-            _write_report(trainer, summary)
+        folder.path.joinpath(REPORT).unlink(missing_ok=True)  # of a shorter run that is now longer
+        folder.write_json(DONE, spelled(summary))
     return summary
 
 

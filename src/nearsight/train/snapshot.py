@@ -38,12 +38,12 @@ def put_tensors(checkpoint: Checkpoint, bench: Workbench) -> None:
             scatter_model(model, groups["model"])
             scatter_optimizer(model, optimizer, groups["optim"])
             if averaged is not None:
-                scatter_model(averaged.model, groups["ema"])
+                scatter_model(averaged.model, groups.get("ema", groups["model"]))
             return
         model.load_state_dict(groups["model"])
         restore_optimizer(model, optimizer, groups["optim"])
-        if averaged is not None:
-            averaged.model.load_state_dict(groups["ema"])
+        if averaged is not None:  # which may have begun with this resumption
+            averaged.model.load_state_dict(groups.get("ema", groups["model"]))
     except (KeyError, ValueError, RuntimeError) as error:
         first_line = str(error).splitlines()[0]
         raise DiskError(f"the checkpoint of step {checkpoint.step} does not fit this model: {first_line}") from error

@@ -64,6 +64,7 @@ class TrainStep:
         self.settings, self.world, self.task = settings, world, task
         self.module, self.optimizer, self.averaged = bench.module, bench.optimizer, bench.averaged
         self.parameters = [p for group in bench.optimizer.param_groups for p in group["params"]]
+        self.statistics = [b for b in bench.module.buffers() if b.is_floating_point()]  # of batch norms
         device = settings.device
         self.lr = bench.lr
         self.ema_weight = torch.zeros((), device=device)
@@ -136,6 +137,7 @@ class TrainStep:
 
     def _update(self, micro_batches: Sequence[Inputs]) -> None:
         self.optimizer.zero_grad(set_to_none=True)
+        statistics = self._flat_statistics()
         loss = torch.zeros((), device=self.settings.device)
         for index, inputs in enumerate(micro_batches):
             loss += self._forward_backward(inputs, index, last=index == len(micro_batches) - 1)
@@ -149,11 +151,24 @@ class TrainStep:
             clip_grads_with_norm_(self.parameters, self.settings.clip_grad, norm)
         self.optimizer.found_inf = bad  # type: ignore[attr-defined]
         self.optimizer.step()
+        self._restore_statistics(statistics, bad)
         if self.averaged is not None:
             self.averaged.update(self.ema_weight)
         overflow = bad * torch.isfinite(loss) * (self.scale > 1)
         self._adapt_scale(bad)
         self.ring.index_copy_(1, self.slot, torch.stack([loss.detach(), norm, bad, overflow]).unsqueeze(1))
+
+    def _flat_statistics(self) -> Tensor | None:
+        return torch.cat([buffer.flatten() for buffer in self.statistics]) if self.statistics else None
+
+    def _restore_statistics(self, before: Tensor | None, bad: Tensor) -> None:
+        """A skipped step leaves no trace in the batch norms either, which the forward pass has changed by then."""
+        after = self._flat_statistics()
+        if before is None or after is None:
+            return
+        kept = torch.where(bad > 0, before, after).split([buffer.numel() for buffer in self.statistics])
+        values = [value.view_as(buffer) for value, buffer in zip(kept, self.statistics, strict=True)]
+        torch._foreach_copy_(self.statistics, values)
 
     def _forward_backward(self, inputs: Inputs, index: int, last: bool) -> Tensor:
         settings = self.settings

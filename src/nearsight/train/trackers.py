@@ -9,9 +9,12 @@ import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nearsight.train.recipe import Recipe
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 _SECONDS_AT_CLOSE = 10.0
 _SECONDS_TO_LOG_IN = 60.0
@@ -26,17 +29,22 @@ class Tracker(Protocol):
 
 
 class TensorBoardTracker:
-    def __init__(self, folder: Path) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+    """Its first step replaces what a killed run wrote from that step on."""
 
-        self._writer = SummaryWriter(str(folder / "tensorboard"))
+    def __init__(self, folder: Path) -> None:
+        self._folder = str(folder / "tensorboard")
+        self._writer: SummaryWriter | None = None
 
     def log(self, values: dict[str, float], step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = self._writer or SummaryWriter(self._folder, purge_step=step)
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
     def close(self) -> None:
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
 
 
 class WandbTracker:
