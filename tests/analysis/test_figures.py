@@ -20,7 +20,7 @@ from nearsight.analysis.figures import (
     window_attention_figure,
 )
 from nearsight.analysis.figures.training import read_curves
-from nearsight.analysis.pictures import fit_picture, open_picture, sample_images
+from nearsight.analysis.pictures import batch_for, fit_picture, open_picture, sample_images
 from nearsight.functional import convolutional_v_pos, positional_weights
 from nearsight.geometry import head_centers
 from nearsight.models import ResNet, VisionTransformer
@@ -85,14 +85,16 @@ def test_figures_7_16_17(tmp_path, deit, convit, picture, stacked):
 
 
 def test_figure_15_averages(tmp_path, deit):
-    images = torch.randn(5, 3, 40, 56)
-    written = averaged_figure({"before": deit, "after": deit}, images, tmp_path / "f.png", layers=[4])
+    rng = np.random.default_rng(0)
+    pictures = [(str(number), rng.integers(0, 256, (60, 70, 3), dtype=np.uint8)) for number in range(5)]
+    images = batch_for(deit, pictures)
+    written = averaged_figure({"before": deit, "after": deit}, pictures, tmp_path / "f.png", layers=[4])
     data = json.loads(written[1].read_text())
     assert data["num_images"] == 5
     expected = attention_maps(deit, images, [3])[3].mean(0)[:, 2 * 7 + 2]
     torch.testing.assert_close(torch.tensor(data["panels"][0]["maps"]).flatten(1), expected, atol=1e-6, rtol=1e-4)
     with pytest.raises(ValueError, match="no layer 5; layers count from 1 to 4"):
-        averaged_figure({"before": deit}, images, tmp_path / "f.png", layers=[5])
+        averaged_figure({"before": deit}, pictures, tmp_path / "f.png", layers=[5])
 
 
 def write_run(folder, gated: bool):

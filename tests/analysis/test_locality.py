@@ -5,8 +5,9 @@ import weakref
 import pytest
 import timm
 import torch
+from timm.models.vision_transformer import ParallelScalingBlock
 
-from nearsight.analysis import attention_maps, head_profiles, layer_summaries, nonlocality_by_layer
+from nearsight.analysis import attention_maps, head_profiles, inspectable, layer_summaries, nonlocality_by_layer
 from nearsight.analysis.views import GlobalView
 from nearsight.functional import nonlocality
 from nearsight.models import ResNet, VisionTransformer, create_model
@@ -133,7 +134,10 @@ def test_errors_name_the_remedy(images):
     with pytest.raises(ValueError, match="at least one"):
         layer_summaries(small_vit(), images[:0])
     with pytest.raises(ValueError, match="no attention layers"):
-        layer_summaries(create_model("resnet26"), torch.randn(1, 3, 64, 64))
+        inspectable(create_model("resnet26"))
+    parallel = timm.create_model("vit_tiny_patch16_224", depth=1, block_fn=ParallelScalingBlock)
+    with pytest.raises(ValueError, match="block 1 of this timm model is a ParallelScalingBlock, not timm's plain"):
+        inspectable(parallel)
     with pytest.raises(ValueError, match="use protocol='activations'"):
         nonlocality_by_layer(create_model("sasa_resnet26"), torch.randn(1, 3, 64, 64), protocol="released_code")
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nearsight.data.detection import open_detection
+from nearsight.data.detection import open_detection, open_parts
 from nearsight.data.imageset import BadImage
 
 SIZE = (60, 80)  # height, width
@@ -79,9 +79,9 @@ def test_cocos_own_folder_and_roboflows(tmp_path):
     ],
 )
 def test_boxes_at_and_over_the_edge_are_handled_and_told(tmp_path, box, note):
-    splits = open_detection(write_coco(tmp_path, coco(3, [(10, 10, 20, 20), box])), val_fraction=0.01)
-    assert any(note in line and "train.json, annotation 2 (image 0.png)" in line for line in splits.notes), splits.notes
-    boxes = np.concatenate((splits.train.boxes, splits.val.boxes))
+    parts = open_parts(write_coco(tmp_path, coco(3, [(10, 10, 20, 20), box])))
+    assert any(note in line and "train.json, annotation 2 (image 0.png)" in line for line in parts.notes), parts.notes
+    boxes = parts.sets["train"].boxes
     assert (boxes >= 0).all()
     assert (boxes <= (80, 60, 80, 60)).all()
     assert (boxes[:, 2:] > boxes[:, :2]).all()
@@ -92,6 +92,8 @@ def test_boxes_at_and_over_the_edge_are_handled_and_told(tmp_path, box, note):
     [
         ({"bbox": [1, 2, float("nan"), 4]}, r"annotation 1 \(image 0.png\).*not finite"),
         ({"bbox": [1, 2, float("inf"), 4]}, "not finite"),
+        ({"bbox": [1, 2, 10**400, 4]}, "not finite"),
+        ({"iscrowd": "0"}, r"annotation 1 \(image 0.png\): iscrowd must be 0 or 1, not '0'"),
         ({"bbox": [10, 10, -5, 5]}, r"annotation 1 \(image 0.png\).*wrong order"),
         ({"bbox": [1, 2, 3]}, r"bbox must be \[left, top, width, height\]"),
         ({"bbox": "1 2 3 4"}, r"bbox must be"),
@@ -144,14 +146,52 @@ def test_files_that_are_no_coco_are_refused(tmp_path, text):
 def test_crowds_are_kept_but_not_learned(tmp_path):
     content = coco(3, [(1, 2, 30, 40), (5, 5, 10, 10)])
     content["annotations"][0]["iscrowd"] = 1
-    splits = open_detection(write_coco(tmp_path, content), val_fraction=0.01)
-    part = next(split for split in (splits.train, splits.val) if "0.png" in list(split.names))
-    annotations = part.annotations(list(part.names).index("0.png"))
+    parts = open_parts(write_coco(tmp_path, content))
+    part = parts.sets["train"]
+    annotations = part.annotations(0)
     assert annotations.crowd.tolist() == [True, False]
     assert annotations.learnable().boxes.tolist() == [[5, 5, 15, 15]]
     assert part.most_boxes() == 1
-    assert any("1 crowds" in note for note in splits.notes)
-    assert any("2 images without boxes, kept as background" in note for note in splits.notes)
+    assert any("1 crowds" in note for note in parts.notes)
+    assert any("2 images without boxes, kept as background" in note for note in parts.notes)
+
+
+@pytest.mark.parametrize("area", [10**400, float("nan"), "6", True])
+def test_an_area_that_is_no_number_is_that_of_the_box(tmp_path, area):
+    content = coco(boxes=[(1, 2, 3, 4)])
+    content["annotations"][0]["area"] = area
+    assert open_parts(write_coco(tmp_path, content)).sets["train"].areas.tolist() == [12]
+
+
+def test_a_split_without_boxes_is_refused(tmp_path):
+    one_box = coco(3, boxes=[(1, 2, 3, 4)])
+    with pytest.raises(ValueError, match=r"(train|val) has [12] images without a single box; add a val split, or set"):
+        open_detection(write_coco(tmp_path, one_box))
+    write_coco(tmp_path, coco(), "val.json")
+    with pytest.raises(ValueError, match="val has 2 images without a single box; add some"):
+        open_detection(tmp_path)
+    crowd = coco(boxes=[(1, 2, 3, 4)])
+    crowd["annotations"][0]["iscrowd"] = 1
+    write_coco(tmp_path, crowd, "val.json")
+    with pytest.raises(ValueError, match="val has 2 images without a single box"):
+        open_detection(tmp_path)
+
+
+def test_images_that_are_in_two_splits_are_warned_of(tmp_path):
+    write_coco(tmp_path, coco(2, boxes=[(1, 2, 3, 4)]))
+    write_coco(tmp_path, coco(1, boxes=[(1, 2, 3, 4)]), "val.json")
+    (note,) = (note for note in open_detection(tmp_path).notes if note.startswith("warning"))
+    assert "1 images of val are in train too" in note
+    assert "0.png" in note
+
+
+def test_parts_are_read_as_they_are(tmp_path):
+    """To measure on, nothing is set aside and no training part is needed."""
+    write_coco(tmp_path, coco(4, boxes=[(1, 2, 3, 4)]), "test.json")
+    assert {name: len(images) for name, images in open_parts(tmp_path).sets.items()} == {"test": 4}
+    assert {name: len(images) for name, images in open_parts(tmp_path / "test.json").sets.items()} == {"train": 4}
+    with pytest.raises(ValueError, match="no training split among test; name one part 'train'"):
+        open_detection(tmp_path)
 
 
 def test_splits_must_agree_about_classes(tmp_path):
@@ -162,11 +202,10 @@ def test_splits_must_agree_about_classes(tmp_path):
 
 
 def test_an_image_of_another_size_than_its_boxes_is_bad(tmp_path):
-    splits = open_detection(write_coco(tmp_path, coco(boxes=[(1, 2, 3, 4)])), val_fraction=0.4)
-    for name in ("0.png", "1.png"):
-        save_image(tmp_path / "images" / name, (30, 40))
+    images = open_parts(write_coco(tmp_path, coco(boxes=[(1, 2, 3, 4)]))).sets["train"]
+    save_image(tmp_path / "images" / "0.png", (30, 40))
     with pytest.raises(BadImage, match="is 40×30, but its boxes are for 80×60"):
-        splits.train.read(0)
+        images.read(0)
 
 
 def voc_xml(objects, size=SIZE, filename="a.png"):
@@ -203,6 +242,13 @@ def test_voc_folder(tmp_path):
     assert splits.train.annotations(0).crowd.tolist() == [False, True]
     assert splits.val.annotations(0).boxes.tolist() == [[1, 2, 4, 5]]
     assert splits.val.read(0).shape == (*SIZE, 3)
+
+
+def test_a_voc_folder_without_training_images(tmp_path):
+    write_voc(tmp_path, {"a": voc_xml([("rbc", (2, 3, 4, 5), 0)])}, {"val": ["a"]})
+    assert open_parts(tmp_path).sets["val"].classes == ("rbc",)
+    with pytest.raises(ValueError, match="no training split among val; name one part 'train'"):
+        open_detection(tmp_path)
 
 
 ENTITY = '<!DOCTYPE a [<!ENTITY x "y">]><annotation><filename>&x;</filename></annotation>'
@@ -270,8 +316,7 @@ def test_yolo_with_a_list_of_classes_and_split_folders(tmp_path):
     (tmp_path / "train" / "labels").mkdir()
     (tmp_path / "train" / "labels" / "a.txt").write_text("0 0.5 0.5 0.25 0.5")
     (tmp_path / "classes.txt").write_text("cell\n")
-    splits = open_detection(tmp_path)
-    assert len(splits.train) + len(splits.val) == 2
+    assert names_of(open_parts(tmp_path).sets["train"]) == ["train/images/a.png", "train/images/b.png"]
 
 
 def test_yolo_images_that_cannot_be_read_are_told(tmp_path):
@@ -307,6 +352,7 @@ def test_bad_yolo_lines_are_refused_by_file_and_line(tmp_path, line, message):
     [
         ("", "class names are not stated"),
         ("names: {0: a, 2: b}", "must number the classes"),
+        ("names: {0: a, x: b}", "must number the classes"),
         ("names: [[a]]", "class names are not stated"),
         ("just text", "expected names and the folders"),
         ("a: [", "not valid yaml"),
@@ -321,8 +367,51 @@ def test_yolo_settings_cannot_point_elsewhere(tmp_path):
     outside = tmp_path / "outside"
     save_image(outside / "x.png")
     names = f"names: [cell, dust]\ntrain: {outside}\nval: images/val\n"
-    splits = open_detection(write_yolo(tmp_path / "data", "0 0.5 0.5 0.25 0.5", names))
-    assert all(name.startswith("images/train") for name in splits.train.names)
+    with pytest.raises(ValueError, match=r"data\.yaml: train: .*outside' is neither a folder nor a \.txt list below"):
+        open_detection(write_yolo(tmp_path / "data", "0 0.5 0.5 0.25 0.5", names))
+
+
+def names_of(images):
+    return [str(name) for name in images.names]
+
+
+@pytest.mark.parametrize(
+    "stated",
+    [
+        "train: lists/train.txt\nval: images/val",
+        "path: .\ntrain: ./images/train\nval: [./images/val]",
+        "path: images\ntrain: train\nval: [val]",
+        "path: ../datasets/elsewhere\ntrain: ../images/train\nvalid: images/val",
+        "train: {root}/images/train\nval: {root}/images/val",
+    ],
+)
+def test_yolo_splits_are_those_that_are_stated(tmp_path, stated):
+    lines = ["images/train/a.png", "", "./images/train/empty.png", "../images/train/a.png"]
+    for folder in ("train", "valid"):  # customary places, which the settings overrule
+        save_image(tmp_path / folder / "images" / "other.png")
+    (tmp_path / "lists").mkdir()
+    (tmp_path / "lists" / "train.txt").write_text("\n".join(lines))
+    names = "names: [cell]\n" + stated.format(root=tmp_path)
+    splits = open_detection(write_yolo(tmp_path, "0 0.5 0.5 0.25 0.5", names))
+    assert names_of(splits.train) == ["images/train/a.png", "images/train/empty.png"]
+    assert names_of(splits.val) == ["images/val/a.png", "images/val/empty.png"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ("val: images/gone", r"data\.yaml: val: 'images/gone' is neither a folder nor a \.txt list"),
+        ("val: [images/val, images/../../x]", r"val: 'images/../../x' is neither"),
+        ("val: 3", "val: 3 is neither"),
+        ("val: empty", "val: there are no images in 'empty'"),
+        ("val: val.txt", r"val\.txt, line 2: ../../etc/b\.png is not an image below"),
+    ],
+)
+def test_yolo_splits_that_cannot_be_used_are_refused(tmp_path, stated, message):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "val.txt").write_text("images/val/a.png\n../../etc/b.png\n")
+    with pytest.raises(ValueError, match=message):
+        open_detection(write_yolo(tmp_path, "0 0.5 0.5 0.25 0.5", f"names: [cell]\ntrain: images/train\n{stated}\n"))
 
 
 def test_what_is_no_detection_data_is_refused(tmp_path):
@@ -343,12 +432,11 @@ def test_two_files_of_one_split_are_refused(tmp_path):
 
 
 def test_the_fingerprint_follows_the_boxes(tmp_path):
-    first = open_detection(write_coco(tmp_path, coco(boxes=[(1, 2, 3, 4)])), val_fraction=0.4)
-    second = open_detection(write_coco(tmp_path, coco(boxes=[(1, 2, 3, 5)])), val_fraction=0.4)
-    assert {first.train.fingerprint(), first.val.fingerprint()} != {
-        second.train.fingerprint(),
-        second.val.fingerprint(),
-    }
+    first, second = (
+        open_parts(write_coco(tmp_path, coco(boxes=[(1, 2, 3, height)]))).sets["train"].fingerprint()
+        for height in (4, 5)
+    )
+    assert first != second
 
 
 def test_the_bundled_set_is_whole():

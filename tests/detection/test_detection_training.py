@@ -1,6 +1,7 @@
 """Detection through the engine: learning, resuming, warm starts, and the verbs."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +12,18 @@ import torch
 from PIL import Image
 
 from nearsight.cli import detect
+from nearsight.data.bad_images import BadImageLog
 from nearsight.data.detection import open_detection
 from nearsight.models import create_model
 from nearsight.models.retinanet import create_detector
-from nearsight.train.detection import DetectionTask, build_detector
+from nearsight.train.checkpoint import CheckpointStore
+from nearsight.train.classifier import build_classifier
+from nearsight.train.detection import DetectionTask, build_detector, compared, with_body_options
 from nearsight.train.detection_metrics import Found, Truth
 from nearsight.train.detection_report import draw_boxes
-from nearsight.train.detection_use import load_detector
+from nearsight.train.detection_use import detection_recipe, load_detector
 from nearsight.train.exits import PreemptedError
+from nearsight.train.recipe_file import freeze
 from nearsight.train.recipes import named_recipe
 from nearsight.train.runfolder import RunFolder
 from nearsight.train.runner import make_task, train
@@ -149,6 +154,30 @@ def test_warm_start_from_a_classifier(tmp_path):
         build_detector(tiny_recipe(init_from=str(path), model="retinanet_sasa_resnet26"), 3)
 
 
+def test_warm_start_takes_the_sizes_of_the_classification_run(tmp_path):
+    run = tmp_path / "classifier-1"
+    run.mkdir()
+    options = {"depth": 2, "num_gated_blocks": 1, "pos_embed": True}
+    body = named_recipe("small").with_changes(
+        model="convit_tiny", image_size=64, patch_size=8, model_options=options, data="clothing"
+    )
+    (run / "config.yaml").write_text(freeze(body))
+    classifier = build_classifier(body, 7)
+    store = CheckpointStore(run / "checkpoints", keep=1)
+    store.save(1, {"model": classifier.state_dict()}, {})
+    store.point("best", 1)
+    recipe = with_body_options(
+        tiny_recipe(model="retinanet_convit_tiny", model_options={"channels": 16, "head_depth": 1}, init_from=str(run))
+    )
+    assert recipe.model_options == {"patch_size": 8, **options, "channels": 16, "head_depth": 1}
+    body = build_detector(recipe, 3).backbone.vit
+    assert torch.equal(body.blocks[1].attn.qkv.weight, classifier.blocks[1].attn.qkv.weight)
+    classifier.set_input_size(body.img_size)  # learned on 8×8 patches, kept as 28×28
+    assert torch.equal(body.pos_embed, classifier.pos_embed)
+    other = tiny_recipe(init_from=str(run))  # another backbone: its options are not this one's
+    assert with_body_options(other) == other
+
+
 def test_warm_start_from_a_detector_of_other_classes(tmp_path):
     from safetensors.torch import save_file
 
@@ -192,6 +221,19 @@ def test_drawing_marks_found_and_true_boxes():
     assert (drawn[30, 45] == 255).all()
 
 
+def test_labels_grow_with_the_image():
+    found = Found(np.array([[100.0, 100.0, 3000.0, 2000.0]]), np.array([0.9]), np.array([0]))
+    drawn = np.asarray(draw_boxes(np.zeros((3000, 4000, 3), np.uint8), found, ("cell",)))
+    rows = (drawn[120:1000, 120:1000] != 0).any(axis=(1, 2)).sum()
+    assert rows > 3000 / 100
+
+
+def test_a_validation_set_that_cannot_be_read_ends_the_run():
+    task = make_task(tiny_recipe())
+    with pytest.raises(ValueError, match="none of the 12 images to measure on could be read"):
+        compared({}, task.data.split("val"))
+
+
 def test_the_benchmark_on_bccd_runs(tmp_path):
     script = Path(__file__).parents[2] / "benchmarks" / "bccd.py"
     small = "--width=96 --height=64 --channels=16 --head-depth=1 --width-multiplier=0.25 --batch=6 --epochs=0.5"
@@ -204,26 +246,25 @@ def test_the_benchmark_on_bccd_runs(tmp_path):
     assert 0 <= content["runs"][0]["test"]["mAP50"] <= 1
 
 
+def train_verb(folder, data="bccd", **arguments):
+    options = "{layers: [1, 1, 1, 1], width_multiplier: 0.25, channels: 16, head_depth: 1, smallest_anchor: 16}"
+    fields = [f"model_options={options}", "warmup_epochs=0.1", "report=false", "channels-last=false", "bad_images=0.1"]
+    usual = {"model": "retinanet_resnet26", "image_size": 96, "epochs": 1, "batch": 6, "device": "cpu"}
+    return detect.train(data, run=folder, fields=fields, **{**usual, **arguments})
+
+
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("detect") / "run"
-    options = "{layers: [1, 1, 1, 1], width_multiplier: 0.25, channels: 16, head_depth: 1, smallest_anchor: 16}"
-    detect.train(
-        "bccd",
-        run=folder,
-        model="retinanet_resnet26",
-        image_size=96,
-        epochs=1,
-        batch=6,
-        device="cpu",
-        fields=[f"model_options={options}", "warmup_epochs=0.2", "report=false", "channels-last=false"],
-    )
+    train_verb(folder)
     return folder
 
 
 def test_the_verbs_eval_and_predict(finished_run, tmp_path, capsys):
     assert detect.evaluate(finished_run, split="test", results=tmp_path / "r.json", device="cpu") == 0
-    assert "mAP50" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "mAP50" in said
+    assert said.startswith("bccd: test, 12 images with ")
     results = json.loads((tmp_path / "r.json").read_text())
     assert all(set(entry) == {"image_id", "category_id", "bbox", "score"} for entry in results)
     picture = tmp_path / "in" / "a.png"
@@ -239,6 +280,57 @@ def test_the_verbs_eval_and_predict(finished_run, tmp_path, capsys):
     assert [entry["name"] for entry in legend["categories"]] == ["RBC", "WBC", "Platelets"]
     boxes = np.array([entry["bbox"] for entry in json.loads((tmp_path / "out" / "results.json").read_text())])
     assert (boxes[:, 0] + boxes[:, 2] <= 70.001).all()
+
+
+def test_eval_finds_what_training_s_own_evaluations_find(finished_run):
+    detector = load_detector(finished_run, "cpu")
+    torch.nn.init.zeros_(detector.model.heads.classes.predictor.bias)  # so that much is found
+    task = make_task(detection_recipe(RunFolder(finished_run)))
+    images = task.data.split("val")
+    found = detector.find_in_set(images, BadImageLog(len(images)))
+    expected = dict(task.detections(detector.model, "val", CPU))
+    assert list(found) == list(expected) == list(range(12))
+    for index, one in found.items():
+        assert len(one.scores) == 100
+        for ours, theirs in zip(one, expected[index], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+
+
+def test_other_data_is_measured_whole(finished_run, tmp_path, capsys):
+    source = bundled_folder()
+    annotations = next(source.rglob("test.json"))
+    other = shutil.copytree(source, tmp_path / "other")
+    for path in other.rglob("*.json"):
+        if path.name != annotations.name:
+            path.unlink()
+    (alone,) = other.rglob("*.json")
+    for data, split in ((other, "test"), (alone, "train")):  # a file that names no part is all training images
+        assert detect.evaluate(finished_run, data=str(data), device="cpu") == 0
+        assert f": {split}, 12 images with " in capsys.readouterr().out
+    with pytest.raises(ValueError, match="there is no val split, but test; choose by --split"):
+        detect.evaluate(finished_run, data=str(other), split="val", device="cpu")
+    content = json.loads(alone.read_text())
+    alone.write_text(json.dumps({**content, "annotations": []}))
+    with pytest.raises(ValueError, match="its test split has no boxes to measure by"):
+        detect.evaluate(finished_run, data=str(other), device="cpu")
+
+
+def test_images_that_cannot_be_read_are_named_at_the_end(finished_run, tmp_path, capsys):
+    other = shutil.copytree(bundled_folder(), tmp_path / "other")
+    splits = open_detection(other)
+    for images in (splits.train, splits.val, splits.test):
+        (images.root / images.names[0]).write_bytes(b"broken")
+    assert detect.evaluate(finished_run, data=str(other), device="cpu") == 0
+    assert f"not read: {splits.val.names[0]}: not an image" in capsys.readouterr().out
+    train_verb(tmp_path / "run", data=str(other))
+    said = capsys.readouterr().out
+    for images in (splits.train, splits.val, splits.test):
+        assert f"not read: {images.names[0]}: not an image" in said
+
+
+def test_an_automatic_batch_fits_the_images(tmp_path):
+    train_verb(tmp_path / "run", batch="auto", recipe="retinanet", epochs=0.2)  # its batch is 64
+    assert detection_recipe(RunFolder(tmp_path / "run")).batch == 8
 
 
 def test_a_detector_takes_images_of_mixed_sizes_at_once(finished_run):
@@ -263,7 +355,7 @@ def test_the_demo_says_what_it_will_do_and_does_it(tmp_path, capsys):
 def test_wrong_use_of_the_verbs(finished_run, tmp_path):
     with pytest.raises(ValueError, match="is not a run"):
         detect.evaluate(tmp_path)
-    with pytest.raises(ValueError, match="--split is train, val or test"):
+    with pytest.raises(ValueError, match="there is no all split, but train, val, test; choose by --split"):
         detect.evaluate(finished_run, split="all")
     with pytest.raises(ValueError, match="name images or folders"):
         detect.predict(finished_run)

@@ -6,14 +6,7 @@ import torch
 
 from nearsight.data.bad_images import BadImageLog, TooManyBadImages
 from nearsight.data.detection import open_detection
-from nearsight.data.detection_batches import (
-    FILL,
-    PictureStream,
-    ResidentPictures,
-    normalise,
-    pad_images,
-    pixel_mask,
-)
+from nearsight.data.detection_batches import FILL, PictureStream, ResidentPictures, normalise, pad_images
 from nearsight.data.detection_boxes import Annotations
 from nearsight.data.detection_views import (
     View,
@@ -171,10 +164,9 @@ def test_bad_images_are_replaced_with_their_boxes_and_named(cells):
 
 def test_images_of_mixed_sizes_in_one_batch():
     images = [np.full((5, 9, 3), 200, np.uint8), np.full((8, 4, 3), 100, np.uint8)]
-    batch, sizes = pad_images(images)
+    batch = pad_images(images)
     assert batch.shape == (2, 3, 8, 9)
-    assert sizes.tolist() == [[5, 9], [8, 4]]
-    mask = pixel_mask(sizes, (8, 9))
-    assert mask.sum(dim=(1, 2)).tolist() == [45, 32]
-    assert (batch[0, :, mask[0]] == 200).all()
-    assert (batch[0, 0, ~mask[0]] == FILL[0]).all()
+    assert (batch[0, :, :5] == 200).all()
+    assert (batch[0, 0, 5:] == FILL[0]).all()
+    assert (batch[1, :, :, :4] == 100).all()
+    assert (batch[1, 2, :, 4:] == FILL[2]).all()

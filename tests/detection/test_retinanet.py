@@ -226,6 +226,28 @@ def test_parts_that_do_not_fit_are_refused():
         create_detector("retinanet_resnet26", **SMALL)(torch.zeros(1, 1, 64, 64))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sizes": 3}, "sizes must list the anchors' sides of each level, not 3"),
+        ({"sizes": [3, 4, 5, 6, 7]}, "each level of sizes must be a list of positive numbers, not 3"),
+        ({"aspect_ratios": [0.5, "a"]}, r"aspect_ratios must be a list of positive numbers, not \[0.5, 'a'\]"),
+        ({"aspect_ratios": []}, r"aspect_ratios must be a list of positive numbers, not \[\]"),
+        ({"smallest_anchor": "x"}, "smallest_anchor must be a whole number of at least 1, not 'x'"),
+        ({"scales_per_level": 0}, "scales_per_level must be a whole number of at least 1, not 0"),
+    ],
+)
+def test_anchors_that_cannot_be_are_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        create_detector("retinanet_resnet26", **options)
+
+
+def test_a_batch_of_no_images():
+    outputs = create_detector("retinanet_resnet26", num_classes=3, **SMALL)(torch.zeros(0, 3, 64, 96))
+    assert [tuple(level.shape) for level in outputs.class_logits[:2]] == [(0, 8 * 12 * 6, 3), (0, 4 * 6 * 6, 3)]
+    assert postprocess(outputs, []) == []
+
+
 def _detail(kind):
     """How much neighbours differ after the last hidden layer of a fresh head, as a share of the map's deviation."""
     torch.manual_seed(0)

@@ -17,7 +17,8 @@ import torch
 from explorer_helpers import encoded
 
 from nearsight.analysis import attention_maps
-from nearsight.analysis.pictures import fit_picture, sample_images
+from nearsight.analysis.pictures import fit_picture, in_turn
+from nearsight.data import open_data
 from nearsight.explorer.sources import open_source
 from nearsight.functional import convolutional_v_pos, positional_weights
 
@@ -119,7 +120,7 @@ def test_every_layer_and_head_is_there_at_once(page):
 def test_a_click_shows_the_model_s_own_maps(page, run_folder):
     click_patch(page, 2, 5)
     model = open_source(str(run_folder)).load()
-    name, pixels = sample_images(1)[0]
+    name, pixels = next(in_turn(open_data("clothing").val))
     maps = attention_maps(model, fit_picture(name, pixels, (32, 32)).tensor())
     for layer, head in ((0, 0), (1, 7), (5, 4)):
         expected = maps[layer][0, head, 2 * 8 + 5].reshape(8, 8).numpy()

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +19,11 @@ def test_mistakes():
         explore("deit_nanno_32")
     with pytest.raises(ValueError, match="give one source"):
         explore("deit_nano_32", "convit_nano_32", weights="w.safetensors")
+    for source, message in (("timm:nosuch", "timm cannot build"), ("resnet26", "no attention layers")):
+        with pytest.raises(ValueError, match=message):
+            explore(source, port=0, open_browser=False)
+    with pytest.raises(ValueError, match="no weights at"):
+        explore("deit_nano_32", weights=Path("nosuch.pth"), port=0, open_browser=False)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -6,9 +6,10 @@ import shutil
 
 import pytest
 from cyclopts import App
+from PIL import Image
 
 from nearsight.cli.inspect import inspect
-from nearsight.cli.pictures import pictures_for
+from nearsight.cli.pictures import pictures_for, samples_of
 from nearsight.data import open_data
 from nearsight.explorer.sources import open_source
 
@@ -37,7 +38,8 @@ def test_table_on_the_screen_and_in_files(tmp_path, capsys):
 def test_figures_of_models(tmp_path, figure):
     out = tmp_path / "f.png"
     sources = ["deit_nano_32", "convit_nano_32"] if figure != "3" else ["convit_nano_32"]
-    assert call(*sources, "--figure", figure, "--out", str(out), "--query", "1", "2", "--images", "3") == 0
+    count = ["--images", "3"] if figure == "15" else []
+    assert call(*sources, "--figure", figure, "--out", str(out), "--query", "1", "2", *count) == 0
     data = json.loads(out.with_suffix(".json").read_text())
     assert data["figure"] == f"ConViT Figure {figure}"
 
@@ -57,7 +59,26 @@ def test_a_run_is_looked_at_with_its_own_validation_pictures(run_folder, tmp_pat
     val = open_data("clothing").val
     assert own.images.fingerprint() == val.fingerprint()
     assert [name for name, _ in own.take(4)] == list(val.classes[:4])  # one of each class in turn
-    assert len(own.batch(0, 10**6, (32, 32))) == len(val)
+    assert len(own.at_most(10**6)) == len(val)
+
+
+def test_samples_are_few_and_small_and_those_that_can_be_read(run_folder, tmp_path, capsys):
+    data = tmp_path / "data"
+    for split, count in (("train", 8), ("val", 1)):
+        for name in ("hat", "shoes", "skirt"):
+            (data / split / name).mkdir(parents=True)
+            for number in range(count):
+                Image.new("RGB", (3000, 60), (40, 200, 10)).save(data / split / name / f"{number}.png")
+    (data / "val" / "hat" / "0.png").write_bytes(b"broken")
+    run = shutil.copytree(run_folder, tmp_path / "run")
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("data: clothing", f"data: {data}"))
+    shown = samples_of([open_source("deit_nano_32"), open_source(str(run))])
+    assert [name for name, _ in shown] == ["shoes", "skirt"]
+    assert all(max(pixels.shape) == 1024 for _, pixels in shown)
+    assert "pictures: the validation pictures of run" in capsys.readouterr().err
+    assert len(samples_of([open_source(str(run_folder))])) == 12
+    assert samples_of([open_source("deit_nano_32")]) is None
 
 
 def test_the_bundled_pictures_stand_in_and_it_is_said_why(run_folder, tmp_path, capsys):
@@ -74,6 +95,39 @@ def test_the_bundled_pictures_stand_in_and_it_is_said_why(run_folder, tmp_path, 
     assert capsys.readouterr().err == "pictures: the bundled photographs of clothing\n"
     with pytest.raises(ValueError, match="there are 372 pictures, not 373"):
         call("convit_nano_32", "--images", "373")
+
+
+def test_the_table_and_averages_are_of_the_pictures_that_are_named(tmp_path):
+    for name, colour in (("black", 0), ("grey", 128)):
+        Image.new("RGB", (40, 40), (colour,) * 3).save(tmp_path / f"{name}.png")
+    rows = {}
+    for name in ("black", "grey"):
+        out = tmp_path / f"{name}.json"
+        assert call("convit_nano_32", "--image", str(tmp_path / f"{name}.png"), "--out", str(out)) == 0
+        rows[name] = json.loads(out.read_text())
+    assert rows["black"] != rows["grey"]
+    both = [str(tmp_path / f"{name}.png") for name in rows]
+    assert call("deit_nano_32", "--figure", "15", "--image", *both, "--out", str(tmp_path / "f.png")) == 0
+    assert json.loads((tmp_path / "f.json").read_text())["num_images"] == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--query", "1", "1"], "the table has no use for --query; it takes --image and --images"),
+        (["--layers", "1"], "the table has no use for --layers"),
+        (["--images", "-3"], "--images is at least 1, not -3"),
+        (["--images", "2", "--image", "a.png"], "give one of the two"),
+        (["--figure", "7", "--images", "2"], "--figure 7 has no use for --images"),
+        (["--figure", "5", "--image", "a.png"], "--figure 5 has no use for --image; it takes none of these"),
+        (["--figure", "sasa-logits", "--layers", "1"], "has no use for --layers"),
+        (["--figure", "3", "--image", "a.png", "b.png"], "of one picture"),
+        (["deit_nano_32", "--figure", "3"], "of one model"),
+    ],
+)
+def test_options_without_a_use_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        call("convit_nano_32", *arguments)
 
 
 def test_a_bad_picture_is_named(tmp_path):

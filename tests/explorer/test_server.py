@@ -59,6 +59,14 @@ def test_a_sample_is_inspected_and_read(client):
     assert gates == pytest.approx({0: 0.7311, 4: 0.5, 8: 0.2689}, abs=1e-3)
 
 
+def test_given_samples_stand_in_for_the_bundled_ones(sources):
+    samples = [("grey", np.full((20, 30, 3), 128, np.uint8))]
+    with TestClient(make_app(sources, samples=samples), base_url=LOCAL) as client:
+        assert client.get("/api/samples").json() == [{"id": "sample-0", "name": "grey"}]
+        assert inspect(client).json()["picture"]["name"] == "grey"
+        assert inspect(client, picture="sample-1").status_code == 404
+
+
 def test_an_upload_is_kept_in_memory_alone(client, picture_bytes, tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     kept = client.post("/api/pictures", params={"name": "mine.png"}, content=picture_bytes)
@@ -144,6 +152,7 @@ def test_only_known_hosts_and_origins(client, sources):
     assert client.get("/api/models", headers={"host": "[bad"}).status_code == 400
     other = {"origin": "http://evil.example"}
     assert client.post("/api/inspections", json={}, headers=other).status_code == 403
+    assert client.get("/api/models", headers={"origin": "http://["}).status_code == 403
     own = {"origin": LOCAL}
     assert inspect(client).status_code == 200
     assert client.get("/api/models", headers=own).status_code == 200

@@ -1,13 +1,18 @@
 """What a person types is recognised, and what is wrong with it is said."""
 
+import numpy as np
 import pytest
 import timm
 import torch
 from explorer_helpers import make_run
 from safetensors.torch import save_file
 
+from nearsight.analysis.pictures import fit_picture
 from nearsight.explorer.sources import ModelSource, RunSource, open_source, untrained
 from nearsight.models import create_model
+from nearsight.train.recipe import Recipe
+from nearsight.train.recipe_file import freeze
+from nearsight.train.recipes import named_recipe
 
 
 def test_a_run_has_its_beginning_and_its_snapshots(tmp_path):
@@ -25,6 +30,19 @@ def test_a_run_has_its_beginning_and_its_snapshots(tmp_path):
     torch.testing.assert_close(untrained(source).state_dict(), source.load(0).state_dict())
     with pytest.raises(ValueError, match="step-00000005"):
         source.load(5)
+
+
+def test_models_are_shown_pictures_as_they_were_trained_on(tmp_path):
+    """timm's weights by what timm says of them, a run's own by what training here shows."""
+    name = "timm:vit_tiny_patch16_224"
+    picture = fit_picture("white", np.full((9, 9, 3), 255, np.uint8), (8, 8))
+    assert picture.tensor(open_source(name).load()).unique().tolist() == [1.0]
+    run = tmp_path / "vit-1"
+    run.mkdir()
+    (run / "config.yaml").write_text(freeze(Recipe(model=name, data="clothing")))
+    (run / "classes.txt").write_text("hat\nshoes\n")
+    trained = open_source(str(run)).load(0)
+    torch.testing.assert_close(picture.tensor(trained), picture.tensor())
 
 
 def test_a_beginning_is_the_run_s_own(tmp_path):
@@ -79,6 +97,11 @@ def test_folders_that_are_no_runs(tmp_path):
     run = make_run(tmp_path / "nano-1")
     with pytest.raises(ValueError, match="has its own weights"):
         open_source(str(run), pretrained=True)
+    detector = tmp_path / "cells"
+    detector.mkdir()
+    (detector / "config.yaml").write_text(freeze(named_recipe("retinanet_small")))
+    with pytest.raises(ValueError, match="cells is a run of detection; only runs of classification"):
+        open_source(str(detector))
     (run / "classes.txt").unlink()
     with pytest.raises(ValueError, match=r"no classes\.txt"):
         open_source(str(run))

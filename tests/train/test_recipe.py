@@ -179,3 +179,12 @@ def test_a_short_trial_warms_up_for_a_tenth_unless_told_otherwise():
     assert resolve_recipe("small", None, {"epochs": 50.0}).warmup_epochs == RECIPES["small"].warmup_epochs
     with pytest.raises(ValueError, match="set --warmup-epochs"):
         resolve_recipe("small", None, {"epochs": 2.0, "warmup_epochs": 3.0})
+
+
+def test_words_that_yaml_takes_for_truth_values_are_words(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text("resident: off\ncompile: on\n")
+    recipe = resolve_recipe("small", file)
+    assert (recipe.resident, recipe.compile) == ("off", "on")
+    with pytest.raises(ValueError, match="select must be a word, got True"):
+        resolve_recipe("small", flags={"select": True})

@@ -1,8 +1,10 @@
 """A picture as people see it and as a model receives it."""
 
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,11 +27,17 @@ class Picture:
     name: str
     pixels: np.ndarray  # uint8 [H, W, 3]
 
-    def tensor(self) -> Tensor:
-        """Normalised as every model here expects (ImageNet's mean and standard deviation): [1, 3, H, W]."""
+    def tensor(self, model: nn.Module | None = None) -> Tensor:
+        """Normalised as a model expects it, as ours all do by default: [1, 3, H, W]."""
         scaled = torch.from_numpy(self.pixels.copy()).permute(2, 0, 1).float() / 255
-        mean, std = (torch.tensor(values)[:, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD))
+        mean, std = (torch.tensor(values)[:, None, None] for values in normalisation(model))
         return ((scaled - mean) / std)[None]
+
+
+def normalisation(model: nn.Module | None) -> tuple[Sequence[float], Sequence[float]]:
+    """The channels' mean and spread that a model was trained with: timm's say theirs, all others have ImageNet's."""
+    told: Any = getattr(model, "pretrained_cfg", {})
+    return told.get("mean", IMAGENET_MEAN), told.get("std", IMAGENET_STD)
 
 
 def fit_picture(name: str, pixels: np.ndarray, size: tuple[int, int]) -> Picture:
@@ -55,23 +63,27 @@ def model_size(model: nn.Module) -> tuple[int, int]:
 
 def sample_images(count: int, *, split: str = "test") -> list[tuple[str, np.ndarray]]:
     """Pictures that come with the package, one of each class in turn: (class, uint8 [H, W, 3])."""
-    return in_turn(getattr(open_data(SAMPLES), split), count, f"the bundled {split} set")
+    return list(islice(in_turn(getattr(open_data(SAMPLES), split)), count))
 
 
-def in_turn(images: ImageSet, count: int, what: str) -> list[tuple[str, np.ndarray]]:
+def in_turn(images: ImageSet) -> Iterator[tuple[str, np.ndarray]]:
     """Pictures of a set, one of each class in turn: (class, uint8 [H, W, 3]). Unreadable ones are passed over."""
     by_class = [np.flatnonzero(np.asarray(images.labels) == label) for label in range(len(images.classes))]
     rounds = range(max(map(len, by_class)))
-    turns = [int(members[turn]) for turn in rounds for members in by_class if turn < len(members)]
-    taken: list[tuple[str, np.ndarray]] = []
-    for index in turns:
-        if len(taken) == count:
-            break
-        with suppress(BadImage):
-            taken.append((images.classes[images.labels[index]], images.read(index)))
-    if len(taken) < count:
-        raise ValueError(f"{what}: there are {len(taken)} pictures, not {count}")
-    return taken
+    for index in (int(members[turn]) for turn in rounds for members in by_class if turn < len(members)):
+        try:
+            pixels = images.read(index)
+        except BadImage:
+            continue
+        yield images.classes[images.labels[index]], pixels
+
+
+def batch_for(
+    model: nn.Module, pictures: Sequence[tuple[str, np.ndarray]], size: tuple[int, int] | None = None
+) -> Tensor:
+    """Pictures (name, uint8 [H, W, 3]) as a model receives them, [B, 3, H, W], at its own size unless told."""
+    size = model_size(model) if size is None else size
+    return torch.cat([fit_picture(name, pixels, size).tensor(model) for name, pixels in pictures])
 
 
 def open_picture(path: str | Path, size: tuple[int, int]) -> Picture:

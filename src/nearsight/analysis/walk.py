@@ -40,12 +40,19 @@ def looking(model: nn.Module) -> Iterator[None]:
 
 
 def inspectable(model: nn.Module) -> nn.Module:
-    """The model itself if `walk` knows it; timm's ConViT as ours; a ValueError for any other."""
+    """The model itself if `walk` can go through it; timm's ConViT as ours; a ValueError for any other."""
     if isinstance(model, ConVit):
         return from_timm_convit(model)
-    if isinstance(model, (VisionTransformer, ResNet, TimmVisionTransformer)):
-        return model
-    raise ValueError(f"cannot look inside a {type(model).__name__}; known are {KNOWN}")
+    if isinstance(model, ResNet) and not any(isinstance(part, LocalSelfAttention2d) for part in model.modules()):
+        raise ValueError("this ResNet has no attention layers to look into; use a sasa_resnet model")
+    if isinstance(model, TimmVisionTransformer):
+        for index, block in enumerate(model.blocks, start=1):
+            if not isinstance(block, TimmBlock) or not isinstance(block.attn, TimmAttention):
+                kind = type(block).__name__
+                raise ValueError(f"block {index} of this timm model is a {kind}, not timm's plain Block and Attention")
+    elif not isinstance(model, (VisionTransformer, ResNet)):
+        raise ValueError(f"cannot look inside a {type(model).__name__}; known are {KNOWN}")
+    return model
 
 
 def walk_batches(model: nn.Module, images: Tensor, batch_size: int) -> Iterator[View]:
@@ -139,11 +146,8 @@ def _walk_timm_vit(model: TimmVisionTransformer, images: Tensor) -> Iterator[Vie
     height, width = model.patch_embed.dynamic_feat_size((images.shape[2], images.shape[3]))
     x = model._pos_embed(model.patch_embed(images))
     x = model.norm_pre(model.patch_drop(x))
+    block: Any
     for index, block in enumerate(model.blocks):
-        if not isinstance(block, TimmBlock):
-            raise ValueError(
-                f"block {index + 1} of this timm model is a {type(block).__name__}; only timm's plain Block is known"
-            )
         num_prefix_tokens = x.shape[1] - height * width
         yield global_view(block.attn, block.norm1(x), (height, width), num_prefix_tokens, index)
         x = block(x)
@@ -159,8 +163,6 @@ def _walk_resnet(model: ResNet, images: Tensor) -> Iterator[View]:
                 yield local_view(block.mixer, given, index, f"stage {stage_number}, block {position}")
                 index += 1
             x = block(x)
-    if index == 0:
-        raise ValueError("this ResNet has no attention layers to look into; use a sasa_resnet model")
 
 
 def local_view(attention: LocalSelfAttention2d, x: Tensor, index: int, name: str) -> LocalView:

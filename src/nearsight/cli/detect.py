@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
@@ -34,7 +34,7 @@ def train(
     model: str | None = None,
     image_size: int | None = None,
     epochs: float | None = None,
-    batch: int | None = None,
+    batch: int | Literal["auto"] | None = None,
     lr: float | None = None,
     seed: int | None = None,
     init_from: str | None = None,
@@ -62,13 +62,13 @@ def train(
     epochs
         Passes over the training images.
     batch
-        Images in an update.
+        Images in an update; auto takes fewer where there are fewer images, or where memory runs out.
     lr
         Learning rate at the recipe's own batch; it scales with yours.
     seed
         Of initialisation, order and augmentation.
     init_from
-        Start from the backbone of a classification run, or from a detection run.
+        Start from the backbone of a classification run (of its sizes, unless you set others), or from a detection run.
     device
         cpu, cuda or mps.
     workers
@@ -78,6 +78,7 @@ def train(
     override
         Allow changes that alter a run that is resumed.
     """
+    from nearsight.train.detection import with_body_options
     from nearsight.train.exits import reported
     from nearsight.train.recipe_file import resolve_recipe
     from nearsight.train.runfolder import RunFolder, free_run_path
@@ -85,25 +86,35 @@ def train(
     from nearsight.train.trackers import check_trackers
 
     named = {
-        "model": model, "image_size": image_size, "epochs": epochs, "batch": batch, "lr": lr, "seed": seed,
-        "init_from": init_from, "device": device, "workers": workers,
+        "model": model, "image_size": image_size, "epochs": epochs, "batch": None if batch == "auto" else batch,
+        "batch_auto": True if batch == "auto" else None, "lr": lr, "seed": seed, "init_from": init_from,
+        "device": device, "workers": workers,
     }  # fmt: skip
     flags = {name: value for name, value in named.items() if value is not None} | _assignments(fields or [])
     with reported():
         resolved = resolve_recipe(recipe, config, {"data": data, **flags})
         if resolved.task != "detection":
             raise ValueError(f"recipe {recipe!r} is for {resolved.task}; use retinanet or retinanet_small")
+        resolved = with_body_options(resolved)
         check_trackers(resolved)
         folder = RunFolder(run if run is not None else free_run_path(Path("runs"), resolved.model))
         summary = train_run(resolved, folder, audience=_audience, override=override)
     if "test" in summary:
         _print_values("test", summary["test"])
+    _print_unread(summary.get("problems", []))
     print(f"done: {folder.path}")
     return 0
 
 
+def _print_unread(problems: list[str]) -> None:
+    from nearsight.data.imageset import printable
+
+    for problem in problems:
+        print(f"not read: {printable(problem)}")
+
+
 def _assignments(pairs: list[str]) -> dict[str, Any]:
-    import yaml
+    from nearsight.train.recipe_file import plain_yaml
 
     values = {}
     for pair in pairs:
@@ -111,9 +122,9 @@ def _assignments(pairs: list[str]) -> dict[str, Any]:
         if not equals:
             raise ValueError(f"--set takes field=value, not {pair!r}")
         try:
-            values[name.strip().replace("-", "_")] = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise ValueError(f"--set {pair}: the value is not plain YAML") from None
+            values[name.strip().replace("-", "_")] = plain_yaml(text)
+        except ValueError as error:
+            raise ValueError(f"--set {pair}: the value is not plain YAML: {error}") from error
     return values
 
 
@@ -133,7 +144,7 @@ def evaluate(
     /,
     *,
     data: str | None = None,
-    split: str = "val",
+    split: Literal["train", "val", "test"] | None = None,
     results: Path | None = None,
     device: str = "auto",
 ) -> int:
@@ -144,9 +155,9 @@ def evaluate(
     run
         The run's folder.
     data
-        Other data with the same classes; the run's own by default.
+        Other data with the same classes, of which nothing is set aside; the run's own by default.
     split
-        train, val or test.
+        train, val or test; by default val, and of other data val, test, or all of it where it has neither.
     results
         Also write the detections to this file, in COCO's results format.
     device
@@ -154,31 +165,34 @@ def evaluate(
     """
     import json
 
-    from nearsight.train.detection import DetectionTask, coco_results, truth_of
-    from nearsight.train.detection_metrics import CocoEvaluator
-    from nearsight.train.detection_use import detection_recipe, load_detector
+    from nearsight.data.bad_images import BadImageLog
+    from nearsight.train.detection import coco_results, compared
+    from nearsight.train.detection_use import detection_recipe, load_detector, sets_to_measure
     from nearsight.train.runfolder import RunFolder
-    from nearsight.train.task import Place
 
-    if split not in ("train", "val", "test"):
-        raise ValueError(f"--split is train, val or test, not {split!r}")
     detector = load_detector(run, device)
     recipe = detection_recipe(RunFolder(run))
-    task = DetectionTask(recipe.with_changes(data=data or recipe.data, batch=1, micro_batch=0, fraction=1.0))
-    images = task.data.split(split)
+    origin, sets = sets_to_measure(recipe, data)
+    chosen = split or next(name for name in ("val", "test", "train") if name in sets)
+    if chosen not in sets:
+        raise ValueError(f"{origin}: there is no {chosen} split, but {', '.join(sets)}; choose by --split")
+    images = sets[chosen]
     if images.classes != detector.classes:
         raise ValueError(f"the run finds {', '.join(detector.classes)}; the data has {', '.join(images.classes)}")
-    place = Place(detector.device, precision=detector.precision)
-    found = dict(task.detections(detector.model, split, place))
-    evaluator = CocoEvaluator(len(images.classes))
-    for index, one in found.items():
-        evaluator.add(int(images.image_ids[index]), one, truth_of(images, index))
-    _print_values(split, evaluator.summary())
+    if not images.num_learnable:
+        raise ValueError(f"{origin}: its {chosen} split has no boxes to measure by")
+    print(f"{origin}: {chosen}, {len(images)} images with {len(images.labels)} boxes", flush=True)
+    bad = BadImageLog(len(images), cap=recipe.bad_images)
+    found = detector.find_in_set(images, bad)
+    evaluator = compared(found, images)
+    _print_values(chosen, evaluator.summary())
+    _print_unread([f"{name}: {reason}" for name, reason in bad.reasons.items()])
     for name, (average, average50) in zip(images.classes, evaluator.per_class(), strict=True):
         print(f"{name}: mAP {average:.3f}, mAP50 {average50:.3f}")
     if results is not None:
         results.parent.mkdir(parents=True, exist_ok=True)
-        results.write_text(json.dumps(coco_results(found.items(), images)) + "\n")
+        numbered = [(int(images.image_ids[index]), one) for index, one in found.items()]
+        results.write_text(json.dumps(coco_results(numbered, images.category_ids)) + "\n")
         print(f"written to {results}")
     return 0
 

@@ -37,6 +37,7 @@ def explore(
     import secrets
     import socket
 
+    from nearsight.cli.pictures import samples_of
     from nearsight.explorer.guard import is_every_address, is_loopback
     from nearsight.explorer.sources import open_source
 
@@ -54,7 +55,7 @@ def explore(
     names = sources or ("convit_tiny", "deit_tiny")
     opened = [open_source(spec, pretrained=pretrained, weights=weights) for spec in names]
     token = None if is_loopback(host) else secrets.token_urlsafe(24)
-    app = make_app(opened, host=host, token=token)
+    app = make_app(opened, host=host, token=token, samples=samples_of(opened))
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named because asyncio turns off Nagle's delay (40 ms in every answer) for such sockets only.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

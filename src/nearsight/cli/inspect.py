@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,13 +10,22 @@ from cyclopts import Parameter
 if TYPE_CHECKING:
     import numpy as np
     from rich.table import Table
-    from torch import nn
 
-    from nearsight.cli.pictures import Pictures
     from nearsight.explorer.sources import Source
 
 FigureName = Literal["3", "5", "6", "7", "10", "13", "14", "15", "16", "17", "sasa-logits", "sasa-attention"]
 FROM_LOGS = ("5", "6", "10", "13", "14")
+USES: dict[str | None, tuple[str, ...]] = {
+    None: ("image", "images"),
+    "3": ("image", "query"),
+    **dict.fromkeys(FROM_LOGS, ()),
+    **dict.fromkeys(("7", "16", "17"), ("image", "query", "layers")),
+    "15": ("image", "images", "query", "layers"),
+    "sasa-logits": ("image", "images"),
+    "sasa-attention": ("image", "layers"),
+}
+"""Which options the table (None) and each figure look at."""
+OF_ONE = ("3", "sasa-logits", "sasa-attention")
 
 
 def inspect(
@@ -27,7 +35,7 @@ def inspect(
     image: Annotated[list[Path] | None, Parameter(consume_multiple=True, negative="")] = None,
     query: Annotated[tuple[int, int] | None, Parameter(negative="")] = None,
     layers: Annotated[list[int] | None, Parameter(consume_multiple=True, negative="")] = None,
-    images: int = 0,
+    images: int | None = None,
     pretrained: Annotated[bool, Parameter(negative="")] = False,
     weights: Path | None = None,
 ) -> int:
@@ -51,7 +59,7 @@ def inspect(
     layers
         Layers to draw, counted from 1; each figure has its own choice.
     images
-        How many pictures to average over (the table: 32, Figure 15: 100).
+        How many pictures to average over (by default 32 in the table, 100 in Figure 15, 8 in sasa-logits).
     pretrained
         Fetch the weights of a `timm:` model from the network.
     weights
@@ -64,9 +72,14 @@ def inspect(
         raise ValueError("name what to look into: a run folder or a model, such as: nearsight inspect convit_tiny")
     if weights is not None and len(sources) > 1:
         raise ValueError("--weights goes with one model; give one source")
+    _check_options(figure, {"image": image, "images": images, "query": query, "layers": layers})
+    if figure in OF_ONE and len(sources) > 1:
+        raise ValueError(f"--figure {figure} is of one model; give one source")
+    if figure in ("3", "sasa-attention") and len(image or []) > 1:
+        raise ValueError(f"--figure {figure} is of one picture; give one --image")
     opened = [open_source(spec, pretrained=pretrained, weights=weights) for spec in sources]
     if figure is None:
-        return _table(opened, out, images)
+        return _table(opened, out, image or [], images)
     path = Path(f"figure-{figure}.png") if out is None else out
     if figure in FROM_LOGS:
         written = _from_logs(figure, opened, path)
@@ -75,6 +88,19 @@ def inspect(
     for file in written:
         print(file)
     return 0
+
+
+def _check_options(figure: str | None, given: dict[str, object]) -> None:
+    """Nothing that was asked for is passed over in silence."""
+    form = "the table" if figure is None else f"--figure {figure}"
+    for name, value in given.items():
+        if value is not None and name not in USES[figure]:
+            used = " and ".join(f"--{option}" for option in USES[figure]) or "none of these options"
+            raise ValueError(f"{form} has no use for --{name}; it takes {used}")
+    if given["image"] is not None and given["images"] is not None:
+        raise ValueError("--images counts pictures of a set, --image names them; give one of the two")
+    if isinstance(count := given["images"], int) and count < 1:
+        raise ValueError(f"--images is at least 1, not {count}")
 
 
 def _from_logs(figure: str, sources: list[Source], path: Path) -> list[Path]:
@@ -97,9 +123,10 @@ def _from_models(
     files: list[Path],
     query: tuple[int, int] | None,
     layers: list[int] | None,
-    num_images: int,
+    num_images: int | None,
 ) -> list[Path]:
     from nearsight.analysis import figures
+    from nearsight.analysis.pictures import batch_for
     from nearsight.explorer.sources import RunSource, image_size, untrained
 
     models = {source.name: source.load() for source in sources}
@@ -108,13 +135,15 @@ def _from_models(
     if figure == "15":
         before = {f"{source.name} before": untrained(source) for source in sources}
         after = {f"{name} after": model for name, model in models.items()}
-        batch = _pictures(sources).batch(num_images, 100, size)
-        return figures.averaged_figure({**before, **after}, batch, path, layers=layers, query=query)
+        shown = _shown(sources, files, num_images, 100)
+        return figures.averaged_figure({**before, **after}, shown, path, layers=layers, query=query)
     if figure == "sasa-logits":
-        return figures.relative_logits_figure(model, _pictures(sources).batch(num_images, 8, size), path)
+        return figures.relative_logits_figure(
+            model, batch_for(model, _shown(sources, files, num_images, 8), size), path
+        )
     if figure == "3" and not files and not isinstance(sources[0], RunSource):
         return figures.figure3(model, None, path, query=query)  # its own choice of a bundled picture
-    shown = _read(files) if files else _pictures(sources).take(4 if figure == "16" else 1)
+    shown = _shown(sources, files, None, 4 if figure == "16" else 1)
     if figure == "3":
         return figures.figure3(model, shown[0][1], path, query=query)
     if figure == "sasa-attention":
@@ -125,37 +154,33 @@ def _from_models(
     )  # fmt: skip
 
 
-def _pictures(sources: list[Source]) -> Pictures:
-    """What all sources are shown: pictures of the first run among them; says which."""
-    from nearsight.cli.pictures import pictures_for
-    from nearsight.explorer.sources import RunSource
-
-    pictures = pictures_for(next((source for source in sources if isinstance(source, RunSource)), sources[0]))
-    print(f"pictures: {pictures.origin}", file=sys.stderr)
-    return pictures
-
-
-def _read(files: list[Path]) -> list[tuple[str, np.ndarray]]:
+def _shown(sources: list[Source], files: list[Path], asked: int | None, usual: int) -> list[tuple[str, np.ndarray]]:
+    """The named files; else as many pictures of a set as were asked for, or as usual where there are so many."""
+    from nearsight.cli.pictures import pictures_of
     from nearsight.data import BadImage
     from nearsight.data.decode import read_image_file
 
+    if not files:
+        pictures = pictures_of(sources)
+        return (pictures.at_most(usual) or pictures.take(1)) if asked is None else pictures.take(asked)
     try:
         return [(file.name, read_image_file(file, str(file))) for file in files]
     except BadImage as error:
         raise ValueError(str(error)) from error
 
 
-def _table(sources: list[Source], out: Path | None, num_images: int) -> int:
+def _table(sources: list[Source], out: Path | None, files: list[Path], num_images: int | None) -> int:
     from rich.console import Console
 
     from nearsight.analysis import head_profiles
+    from nearsight.analysis.pictures import batch_for
     from nearsight.explorer.sources import image_size
 
     rows = []
     for source in sources:
-        model: nn.Module = source.load()
-        pictures = _pictures([source])
-        profiles = head_profiles(model, pictures.batch(num_images, 32, image_size(source, model)))
+        model = source.load()
+        shown = _shown([source], files, num_images, 32)
+        profiles = head_profiles(model, batch_for(model, shown, image_size(source, model)))
         own = [{"source": source.name, **profile.as_dict()} for profile in profiles]
         rows += own
         if out is None:

@@ -1,13 +1,14 @@
-"""What `inspect` looks at when no picture is named: a run's own validation set, else the bundled photographs."""
+"""What `inspect` and `explore` look at when no picture is named: a run's own validation set, else bundled pictures."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import numpy as np
-    from torch import Tensor
 
     from nearsight.data import ImageSet
     from nearsight.explorer.sources import RunSource, Source
@@ -22,18 +23,44 @@ class Pictures:
 
     def take(self, count: int) -> list[tuple[str, np.ndarray]]:
         """(class, uint8 [H, W, 3]), one of each class in turn."""
+        taken = self.at_most(count)
+        if len(taken) < count:
+            raise ValueError(f"{self.origin}: there are {len(taken)} pictures, not {count}")
+        return taken
+
+    def at_most(self, count: int) -> list[tuple[str, np.ndarray]]:
+        """As `take`, fewer where there are fewer that can be read."""
+        from itertools import islice
+
         from nearsight.analysis.pictures import in_turn
 
-        return in_turn(self.images, count, self.origin)
+        return list(islice(in_turn(self.images), count))
 
-    def batch(self, asked: int, usual: int, size: tuple[int, int]) -> Tensor:
-        """As many as were asked for, or as usual where there are so many, as a model receives them."""
-        import torch
 
-        from nearsight.analysis.pictures import fit_picture
+def pictures_of(sources: Sequence[Source]) -> Pictures:
+    """What all sources are shown: pictures of the first run among them; says which."""
+    from nearsight.explorer.sources import RunSource
 
-        taken = self.take(asked or min(usual, len(self.images)))
-        return torch.cat([fit_picture(name, pixels, size).tensor() for name, pixels in taken])
+    pictures = pictures_for(next((source for source in sources if isinstance(source, RunSource)), sources[0]))
+    print(f"pictures: {pictures.origin}", file=sys.stderr)
+    return pictures
+
+
+def samples_of(sources: Sequence[Source], count: int = 12, longest: int = 1024) -> list[tuple[str, np.ndarray]] | None:
+    """A few pictures of the first run among the sources, none of them large; None where there is no run."""
+    import numpy as np
+    from PIL import Image
+
+    from nearsight.explorer.sources import RunSource
+
+    if not any(isinstance(source, RunSource) for source in sources):
+        return None
+    shown = []
+    for name, pixels in pictures_of(sources).at_most(count):
+        image = Image.fromarray(pixels)
+        image.thumbnail((longest, longest))
+        shown.append((name, np.asarray(image)))
+    return shown or None
 
 
 def pictures_for(source: Source) -> Pictures:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -24,12 +25,27 @@ _LAYOUTS = (
 _ANNOTATION_SUFFIXES = (".json", ".xml", ".txt", ".yaml", ".yml", ".names")
 
 
+@dataclass(frozen=True)
+class DetectionParts:
+    """What a source holds, as it is: nothing set aside, and no part need be there."""
+
+    kind: str
+    sets: dict[str, DetectionSet]
+    """By 'train', 'val' and 'test'; all of a source that names no parts is 'train'."""
+    notes: tuple[str, ...]
+
+
 def open_detection(source: str | Path, *, seed: int = 0, val_fraction: float = 0.1) -> DetectionSplits:
-    """Recognise a detection data source and open it.
+    """Open a detection data source to train on.
 
     source: a folder, a COCO json, an archive of either, or 'bccd', blood cells that come with the package.
     seed, val_fraction: how val is taken from train where the source has none of its own.
     """
+    return _finish(open_parts(source), seed, val_fraction)
+
+
+def open_parts(source: str | Path) -> DetectionParts:
+    """Recognise a detection data source and read what is there, to measure on."""
     path = Path(source).expanduser()
     if str(source) == BUNDLED and not path.exists():
         path = Path(str(files(__package__) / "bccd"))
@@ -39,8 +55,10 @@ def open_detection(source: str | Path, *, seed: int = 0, val_fraction: float = 0
         )
     if path.is_file() and path.name.lower().endswith(ARCHIVE_SUFFIXES):
         path = _extracted(path)
-    kind, parts = _read(path)
-    return _finish(f"{kind} {printable(str(source))}", parts, seed, val_fraction)
+    kind, read = _read(path)
+    sets: dict[str, DetectionSet] = {split: read[split].build() for split in ("train", "val", "test") if split in read}
+    notes = tuple(f"{split}: {note}" for split in sets for note in read[split].summary())
+    return DetectionParts(f"{kind} {printable(str(source))}", sets, notes)
 
 
 def _read(path: Path) -> tuple[str, dict[str, BoxCollector]]:
@@ -51,25 +69,24 @@ def _read(path: Path) -> tuple[str, dict[str, BoxCollector]]:
     if jsons := _coco_files(path):
         return "COCO folder", {split: read_coco(file, split) for split, file in jsons.items()}
     if xmls := _voc_files(path):
-        train = read_voc(path, xmls.pop("train"))
-        rest = {split: read_voc(path, found, train.classes) for split, found in xmls.items()}
-        return "Pascal VOC folder", {"train": train, **rest}
+        train = {"train": read_voc(path, xmls.pop("train"))} if "train" in xmls else {}
+        classes = train["train"].classes if train else None
+        return "Pascal VOC folder", {**train, **{split: read_voc(path, own, classes) for split, own in xmls.items()}}
     if (yolo := find_yolo(path)) is not None:
-        classes, folders = yolo
-        return "YOLO folder", {split: read_yolo(path, folder, classes) for split, folder in folders.items()}
+        names, images = yolo
+        return "YOLO folder", {split: read_yolo(path, own, names) for split, own in images.items()}
     raise ValueError(f"{printable(str(path))}: no boxes found; detection data is {_LAYOUTS}")
 
 
-def _finish(kind: str, parts: dict[str, BoxCollector], seed: int, val_fraction: float) -> DetectionSplits:
-    if "train" not in parts:
-        raise ValueError(f"{kind}: no training split among {', '.join(parts)}; name one part 'train'")
-    sets = {split: part.build() for split, part in parts.items()}
+def _finish(parts: DetectionParts, seed: int, val_fraction: float) -> DetectionSplits:
+    kind, sets = parts.kind, dict(parts.sets)
+    if "train" not in sets:
+        raise ValueError(f"{kind}: no training split among {', '.join(sets)}; name one part 'train'")
     for split, images in sets.items():
         if (images.classes, images.category_ids) != (sets["train"].classes, sets["train"].category_ids):
             raise ValueError(f"{kind}: train and {split} disagree about the classes")
-    if not len(sets["train"].labels):
+    if not sets["train"].num_learnable:
         raise ValueError(f"{kind}: the training images have no boxes at all")
-    notes = tuple(f"{split}: {note}" for split, part in parts.items() for note in part.summary())
     how = "val as given"
     if "val" not in sets:
         if not 0 < val_fraction < 1:
@@ -78,6 +95,11 @@ def _finish(kind: str, parts: dict[str, BoxCollector], seed: int, val_fraction: 
             )
         sets["train"], sets["val"] = hold_out(sets["train"], val_fraction, seed)
         how = f"val is {val_fraction:.0%} of train, by hash of seed {seed} and name"
+    for split in ("train", "val"):
+        if not sets[split].num_learnable:
+            remedy = "add some" if "val" in parts.sets else "add a val split, or set another data_seed or val_fraction"
+            raise ValueError(f"{kind}: {split} has {len(sets[split])} images without a single box; {remedy}")
+    notes = parts.notes + tuple(note for split in ("val", "test") for note in _shared(sets, split))
     counts = ", ".join(
         f"{split} {len(sets[split])} images with {len(sets[split].labels)} boxes"
         for split in ("train", "val", "test")
@@ -85,6 +107,17 @@ def _finish(kind: str, parts: dict[str, BoxCollector], seed: int, val_fraction: 
     )
     origin = f"{kind}: {len(sets['train'].classes)} classes; {counts}; {how}"
     return DetectionSplits(sets["train"], sets["val"], sets.get("test"), origin, notes)
+
+
+def _shared(sets: dict[str, DetectionSet], split: str) -> list[str]:
+    """A warning where images of a split are training images as well."""
+    if split not in sets:
+        return []
+    train, other = ({f"{images.root}/{name}" for name in images.names} for images in (sets["train"], sets[split]))
+    if not (both := train & other):
+        return []
+    first = printable(min(both))
+    return [f"warning: {len(both)} images of {split} are in train too (first: {first}): its mAP will be too good"]
 
 
 def _coco_files(folder: Path) -> dict[str, Path]:
@@ -126,8 +159,6 @@ def _voc_files(folder: Path) -> dict[str, list[Path]]:
         split_name = SPLIT_WORDS.get(sub.name.lower())
         if split_name and sub.is_dir() and (xmls := sorted(sub.rglob("*.xml"))):
             by_split[split_name] = xmls
-    if by_split and "train" not in by_split:
-        raise ValueError(f"{printable(str(folder))}: no training split among {', '.join(by_split)}")
     return by_split
 
 
@@ -142,4 +173,4 @@ def _extracted(path: Path) -> Path:
     return inner[0] if len(inner) == 1 and inner[0].is_dir() else target
 
 
-__all__ = ["BUNDLED", "DetectionSet", "DetectionSplits", "open_detection"]
+__all__ = ["BUNDLED", "DetectionParts", "DetectionSet", "DetectionSplits", "open_detection", "open_parts"]

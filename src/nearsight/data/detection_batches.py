@@ -31,22 +31,14 @@ def normalise(images: Tensor) -> Tensor:
     return torch.stack([(channel.float() - 255 * mean) / (255 * std) for channel, mean, std in channels], dim=1)
 
 
-def pixel_mask(sizes: Tensor, picture_size: tuple[int, int]) -> Tensor:
-    """bool [B, H, W]: where a batch of padded images shows image, from the images' own (height, width) [B, 2]."""
-    rows = torch.arange(picture_size[0], device=sizes.device)
-    cols = torch.arange(picture_size[1], device=sizes.device)
-    return (rows[None, :, None] < sizes[:, 0, None, None]) & (cols[None, None, :] < sizes[:, 1, None, None])
-
-
-def pad_images(images: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
-    """Images uint8 [h, w, 3] of any sizes as one batch uint8 [B, 3, H, W], padded right and below, and sizes [B, 2]."""
+def pad_images(images: Sequence[np.ndarray]) -> Tensor:
+    """Images uint8 [h, w, 3] of any sizes as one batch uint8 [B, 3, H, W], padded right and below."""
     height, width = (max(image.shape[axis] for image in images) for axis in (0, 1))
     batch = np.empty((len(images), height, width, 3), dtype=np.uint8)
     batch[:] = FILL
     for place, image in zip(batch, images, strict=True):
         place[: image.shape[0], : image.shape[1]] = image
-    sizes = torch.tensor([image.shape[:2] for image in images])
-    return torch.from_numpy(batch).permute(0, 3, 1, 2).contiguous(), sizes
+    return torch.from_numpy(batch).permute(0, 3, 1, 2).contiguous()
 
 
 def read_or_substitute(images: DetectionSet, index: int, found: dict[str, str]) -> tuple[np.ndarray, int]:

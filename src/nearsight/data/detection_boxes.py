@@ -64,6 +64,11 @@ class DetectionSet:
     def __len__(self) -> int:
         return len(self.ends)
 
+    @property
+    def num_learnable(self) -> int:
+        """Boxes, crowds left out."""
+        return int((~self.crowd).sum())
+
     def annotations(self, index: int) -> Annotations:
         start, end = (int(self.ends[index - 1]) if index else 0), int(self.ends[index])
         return Annotations(self.boxes[start:end], self.labels[start:end], self.crowd[start:end], self.areas[start:end])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,14 +46,16 @@ def read_coco(path: Path, split: str) -> BoxCollector:
         if category not in label_of:
             raise ValueError(f"{where}: category {category} is not declared; add it to categories or remove the box")
         left, top, width, height = _numbers(entry.get("bbox"), where)
-        area = entry.get("area")
+        crowd = entry.get("iscrowd", 0)
+        if crowd not in (None, 0, 1):
+            raise ValueError(f"{where}: iscrowd must be 0 or 1, not {printable(repr(crowd))}")
         collector.add_box(
             position[number],
             (left, top, left + width, top + height),
             label_of[category],
             where,
-            crowd=bool(entry.get("iscrowd", 0)),
-            area=float(area) if isinstance(area, int | float) and not isinstance(area, bool) else None,
+            crowd=bool(crowd),
+            area=_area(entry.get("area")),
         )
     return collector
 
@@ -120,7 +123,21 @@ def _numbers(value: Any, where: str) -> list[float]:
         or not all(isinstance(number, int | float) and not isinstance(number, bool) for number in value)
     ):
         raise ValueError(f"{where}: bbox must be [left, top, width, height], not {printable(repr(value))}")
-    return [float(number) for number in value]
+    return [_float(number) for number in value]
+
+
+def _area(value: Any) -> float | None:
+    """The object's own, where a number says so."""
+    number = _float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    return number if math.isfinite(number) else None
+
+
+def _float(number: float) -> float:
+    """A whole number may be larger than any float."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf
 
 
 def _image_root(path: Path, split: str, paths: list[str], shown: str) -> Path:

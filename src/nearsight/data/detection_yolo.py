@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,13 @@ from .detection_boxes import BoxCollector, read_text
 from .imageset import printable
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+_SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
 _TURNED = (5, 6, 7, 8)  # EXIF orientations that swap height and width
 
 
-def read_yolo(root: Path, folder: Path, classes: tuple[str, ...]) -> BoxCollector:
-    """The images below `folder`, whose labels lie in the folder of the same path with 'images' turned into 'labels'."""
+def read_yolo(root: Path, files: list[Path], classes: tuple[str, ...]) -> BoxCollector:
+    """Images below root, whose labels lie in the folder of the same path with 'images' turned into 'labels'."""
     collector = BoxCollector(root, classes)
-    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file())
     for number, file in enumerate(files, start=1):
         name = str(file.relative_to(root))
         size = _size(file)
@@ -81,14 +82,15 @@ def _size(file: Path) -> tuple[int, int] | None:
         return None
 
 
-def find_yolo(root: Path) -> tuple[tuple[str, ...], dict[str, Path]] | None:
-    """Class names and the image folder of each split, or None where nothing looks like YOLO's layout."""
+def find_yolo(root: Path) -> tuple[tuple[str, ...], dict[str, list[Path]]] | None:
+    """Class names and the images of each split, or None where nothing looks like YOLO's layout."""
     settings_file = next(
         (root / name for name in ("data.yaml", "data.yml", "dataset.yaml") if (root / name).is_file()), None
     )
     settings = _settings(settings_file) if settings_file else {}
-    splits = _split_folders(root, settings)
-    if not splits or not (settings_file or _has_labels(root, splits)):
+    splits = _split_images(root, settings, settings_file)
+    labelled = settings_file or any(label_file(root, file).is_file() for own in splits.values() for file in own)
+    if not splits or not labelled:
         return None
     return _classes(root, settings, settings_file), splits
 
@@ -103,37 +105,78 @@ def _settings(path: Path) -> dict[str, Any]:
     return content
 
 
-def _split_folders(root: Path, settings: dict[str, Any]) -> dict[str, Path]:
-    """Folders that the settings name, as far as they are below root; else the customary ones."""
-    found: dict[str, Path] = {}
-    for split, words in (("train", ("train",)), ("val", ("val", "valid", "validation")), ("test", ("test",))):
-        stated = settings.get(split)
-        candidates = [re.sub(r"^(\./|\.\./)+", "", stated)] if isinstance(stated, str) else []
-        for word in words:
-            candidates += [f"images/{word}", f"{word}/images", word]
-        for candidate in candidates:
-            path = Path(candidate)
-            if not path.is_absolute() and ".." not in path.parts and (root / path).is_dir():
-                found[split] = root / path
-                break
+def _split_images(root: Path, settings: dict[str, Any], settings_file: Path | None) -> dict[str, list[Path]]:
+    """The images of each split: those that the settings state, else those of the customary folders."""
+    found: dict[str, list[Path]] = {}
+    for split, words in _SPLITS.items():
+        if stated := [settings[word] for word in words if settings.get(word)]:
+            found[split] = _stated_images(root, settings, stated[0], f"{printable(str(settings_file))}: {split}")
+            continue
+        customary = [root / place for word in words for place in (f"images/{word}", f"{word}/images", word)]
+        if images := next(filter(None, map(_images_below, customary)), None):
+            found[split] = images
     if not found and (root / "images").is_dir():
-        found["train"] = root / "images"
+        found["train"] = _images_below(root / "images")
     return found
 
 
-def _has_labels(root: Path, splits: dict[str, Path]) -> bool:
-    return any(
-        label_file(root, file).is_file()
-        for folder in splits.values()
-        for file in folder.rglob("*")
-        if file.suffix.lower() in IMAGE_SUFFIXES
-    )
+def _stated_images(root: Path, settings: dict[str, Any], stated: Any, where: str) -> list[Path]:
+    """Of a folder, a .txt that lists images, or a list of such. They start at the settings' `path`, or at root."""
+    bases = [base for base in (_below(root, root, settings.get("path")), root) if base is not None]
+    images: list[Path] = []
+    for entry in stated if isinstance(stated, list) else [stated]:
+        places = [place for base in bases if (place := _below(root, base, entry)) is not None]
+        if folder := next((place for place in places if place.is_dir()), None):
+            images += _images_below(folder)
+        elif listed := next((place for place in places if place.suffix == ".txt" and place.is_file()), None):
+            images += _listed_images(root, [listed.parent, *bases], listed)
+        else:
+            raise ValueError(
+                f"{where}: {printable(repr(entry))} is neither a folder nor a .txt list below {printable(str(root))}; "
+                "correct or remove it"
+            )
+    if not images:
+        raise ValueError(f"{where}: there are no images in {printable(repr(stated))}; correct or remove it")
+    return sorted(set(images))
+
+
+def _listed_images(root: Path, bases: list[Path], listed: Path) -> list[Path]:
+    """The images that the lines of a text file name."""
+    images = []
+    for number, line in enumerate(read_text(listed, 2**28).splitlines(), start=1):
+        if not line.strip():
+            continue
+        places = (_below(root, base, line.strip()) for base in bases)
+        image = next((place for place in places if place is not None and place.is_file()), None)
+        if image is None or image.suffix.lower() not in IMAGE_SUFFIXES:
+            raise ValueError(
+                f"{printable(str(listed))}, line {number}: {printable(line.strip())} is not an image below "
+                f"{printable(str(root))}; correct or remove the line"
+            )
+        images.append(image)
+    return images
+
+
+def _below(root: Path, base: Path, stated: Any) -> Path | None:
+    """A stated path, from `base` on, if it stays below root; '../' at its start, which exporters write, is dropped."""
+    if not isinstance(stated, str):
+        return None
+    stated = stated.replace("\\", "/")
+    if os.path.isabs(stated):
+        base, stated = root, os.path.relpath(stated, root.absolute())
+    else:
+        stated = re.sub(r"^(\./|\.\./)+", "", stated)
+    return None if ".." in Path(stated).parts else base / stated
+
+
+def _images_below(folder: Path) -> list[Path]:
+    return sorted(file for file in folder.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file())
 
 
 def _classes(root: Path, settings: dict[str, Any], settings_file: Path | None) -> tuple[str, ...]:
     names = settings.get("names")
     if isinstance(names, dict):
-        if sorted(names) != list(range(len(names))):
+        if set(names) != set(range(len(names))):
             raise ValueError(f"{printable(str(settings_file))}: names must number the classes 0, 1, 2, …")
         names = [names[number] for number in range(len(names))]
     if isinstance(names, list) and names and all(isinstance(name, str | int) for name in names):

@@ -98,7 +98,7 @@ class Guard:
         if self.hosts is not None and _host_name(headers.get("host", "")) not in self.hosts:
             return _error(400, "this server does not answer to that host name")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
+        if origin is not None and _netloc(origin) != headers.get("host"):
             return _error(403, "requests from other sites are refused")
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > self.max_body:
@@ -129,6 +129,13 @@ class Guard:
 
 def _error(status: int, message: str) -> JSONResponse:
     return JSONResponse({"error": message}, status_code=status)
+
+
+def _netloc(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def _host_name(host: str) -> str:

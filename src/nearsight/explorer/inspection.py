@@ -89,7 +89,7 @@ def query_index(grid: tuple[int, int], row: float, col: float) -> int:
 
 def inspect_picture(model: nn.Module, picture: Picture, classes: list[str] | None) -> Inspection:
     """Run one picture through a model and keep every map."""
-    images = picture.tensor()
+    images = picture.tensor(model)
     with looking(model):
         layers = [_layer(view) for view in walk(model, images)]
         logits = model(images)[0].float()

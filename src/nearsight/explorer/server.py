@@ -39,13 +39,22 @@ class InspectionRequest(BaseModel):
     picture: str = Field(max_length=40)
 
 
-def make_app(sources: Sequence[Source], *, host: str = "127.0.0.1", token: str | None = None) -> FastAPI:
-    """The application for these models. A host other than this machine needs a token."""
+def make_app(
+    sources: Sequence[Source],
+    *,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    samples: Sequence[tuple[str, np.ndarray]] | None = None,
+) -> FastAPI:
+    """The application for these models. A host other than this machine needs a token.
+
+    samples: pictures (name, uint8 [H, W, 3]) to choose from; bundled ones by default.
+    """
     if not sources:
         raise ValueError("name what to explore: a run folder or a model")
     if not is_loopback(host) and not token:
         raise ValueError(f"serving on {host} lets other machines in, which needs a token")
-    store = Store(sources)
+    store = Store(sources, samples)
     app = FastAPI(title="nearsight explorer", docs_url=None, redoc_url=None, openapi_url=None)
     hosts = None if is_every_address(host) else LOOPBACK | {host.lower()}
     app.add_middleware(Guard, hosts=hosts, token=token)
@@ -68,8 +77,8 @@ def make_app(sources: Sequence[Source], *, host: str = "127.0.0.1", token: str |
         return store.describe_models()
 
     @app.get("/api/samples")
-    def samples() -> list[dict]:
-        return [{"id": f"sample-{index}", "name": sample.name} for index, sample in enumerate(store.samples())]
+    def list_samples() -> list[dict]:
+        return [{"id": f"sample-{index}", "name": sample.name} for index, sample in enumerate(store.samples)]
 
     @app.get("/api/pictures/{picture_id}/thumbnail")
     def thumbnail(picture_id: str) -> Response:

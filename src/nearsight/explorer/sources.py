@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from nearsight.analysis.pictures import DEFAULT_SIZE, model_size
 from nearsight.analysis.walk import inspectable
+from nearsight.data import IMAGENET_MEAN, IMAGENET_STD
 from nearsight.data.counter import hash32
 from nearsight.models import create_model, from_timm
 from nearsight.train.classifier import build_classifier, timm_model
 from nearsight.train.exits import DiskError
 from nearsight.train.recipe_file import thaw
-from nearsight.train.runfolder import CONFIG, RunFolder
+from nearsight.train.runfolder import CLASSES, CONFIG, RunFolder, class_names
 from nearsight.train.weights import load_weights, read_weights, selected_weights
 
 INITIALISATION = 1  # which of a seed's streams a run draws its first weights from
@@ -31,6 +32,8 @@ class Snapshot:
 
 class ModelSource:
     """A model by name, with fresh, downloaded or given weights: one snapshot."""
+
+    selected_step: int | None = None
 
     def __init__(self, spec: str, *, pretrained: bool = False, weights: Path | None = None) -> None:
         self.spec, self.name = spec, spec
@@ -64,10 +67,11 @@ class RunSource:
         self.run = RunFolder(path)
         self.spec, self.name = str(path), self.run.name
         self.recipe = thaw(path / CONFIG).with_changes(init_from="")
-        names = path / "classes.txt"
-        if not names.is_file():
-            raise ValueError(f"{path} has no classes.txt: it is not a run of `nearsight train`, or it has not started")
-        self.classes: list[str] | None = names.read_text().splitlines()
+        if self.recipe.task != "classification":
+            raise ValueError(f"{path} is a run of {self.recipe.task}; only runs of classification can be looked into")
+        self.classes: list[str] | None = class_names(path)
+        if not self.classes:
+            raise ValueError(f"{path} has no {CLASSES}: it is not a run of `nearsight train`, or it has not started")
         best = self.run.checkpoints().pointed("best")
         self.snapshots = [Snapshot(0, "before training")]
         for step in self.run.checkpoints().steps():
@@ -92,6 +96,8 @@ class RunSource:
             except DiskError as error:
                 raise ValueError(str(error)) from error
             load_weights(model, weights, f"step {step} of {self.name}")
+        if self.recipe.model.startswith("timm:"):  # trained here, hence on pictures normalised as all are here
+            model.pretrained_cfg = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}  # type: ignore[assignment]
         return inspectable(model).eval()
 
 

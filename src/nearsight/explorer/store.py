@@ -14,7 +14,7 @@ from torch import nn
 
 from nearsight.analysis.pictures import fit_picture, sample_images
 from nearsight.explorer.inspection import Inspection, inspect_picture
-from nearsight.explorer.sources import RunSource, Source, image_size
+from nearsight.explorer.sources import Source, image_size
 
 NUM_SAMPLES = 12
 MAX_UPLOADS = 16
@@ -36,9 +36,10 @@ class StoredPicture:
 class Store:
     """Thread-safe: requests come from a pool. One inspection is computed at a time; the others wait, up to a number."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
+    def __init__(self, sources: Sequence[Source], samples: Sequence[tuple[str, np.ndarray]] | None = None) -> None:
         self.sources = list(sources)
-        self._samples: list[StoredPicture] | None = None
+        chosen = sample_images(NUM_SAMPLES) if samples is None else samples
+        self.samples = [StoredPicture(name, pixels) for name, pixels in chosen]
         self._uploads: OrderedDict[str, StoredPicture] = OrderedDict()
         self._models: OrderedDict[tuple[int, int | None], nn.Module] = OrderedDict()
         self._inspections: OrderedDict[str, Inspection] = OrderedDict()
@@ -46,6 +47,8 @@ class Store:
         self._work = threading.Lock()  # of the processor
         self._waiting = 0
         self._num_uploads = 0
+        for index, source in enumerate(self.sources):
+            self._model(index, source.selected_step)  # what cannot be looked into is an error now, not in the page
 
     def describe_models(self) -> list[dict[str, Any]]:
         return [
@@ -53,16 +56,11 @@ class Store:
                 "id": index,
                 "name": source.name,
                 "snapshots": [{"step": s.step, "label": s.label} for s in source.snapshots],
-                "selected": source.selected_step if isinstance(source, RunSource) else None,
+                "selected": source.selected_step,
                 "num_classes": None if source.classes is None else len(source.classes),
             }
             for index, source in enumerate(self.sources)
         ]
-
-    def samples(self) -> list[StoredPicture]:
-        if self._samples is None:
-            self._samples = [StoredPicture(name, pixels) for name, pixels in sample_images(NUM_SAMPLES)]
-        return self._samples
 
     def add_picture(self, name: str, pixels: np.ndarray) -> str:
         """Keep an uploaded picture for as long as it is among the newest; its id."""
@@ -79,8 +77,8 @@ class Store:
             if picture_id in self._uploads:
                 return self._uploads[picture_id]
         kind, _, number = picture_id.partition("-")
-        if kind == "sample" and number.isdecimal() and int(number) < len(self.samples()):
-            return self.samples()[int(number)]
+        if kind == "sample" and number.isdecimal() and int(number) < len(self.samples):
+            return self.samples[int(number)]
         raise KeyError("this picture is no longer kept; choose or drop it again")
 
     def inspection(self, inspection_id: str) -> Inspection:

@@ -57,7 +57,8 @@ class DetectionHead(nn.Module):
         for mixer, norm in zip(self.mixers, self.norms, strict=True):
             x = self.relu(mix(x, mixer, norm, self.shortcut))
         y = self.predictor(x)
-        return y.permute(0, 2, 3, 1).reshape(y.shape[0], -1, self.num_outputs)
+        batch, outputs, rows, cols = y.shape  # no -1 below: it has no meaning in a batch of no images
+        return y.permute(0, 2, 3, 1).reshape(batch, rows * cols * outputs // self.num_outputs, self.num_outputs)
 
 
 class DetectionHeads(nn.Module):

@@ -7,6 +7,7 @@ as well as the heads', but its 22.0 M and 110 to 111 B are what attention in the
 counted, `…_attention` as it is described.
 """
 
+import math
 from collections.abc import Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
@@ -94,9 +95,15 @@ def build_retinanet(
     require_choice("pyramid", pyramid, ("conv", "attention"))
     require_choice("heads", heads, ("conv", "attention"))
     require_choice("norm", norm, tuple(NORMS))
-    for name, value in (("num_classes", num_classes), ("channels", channels), ("head_depth", head_depth)):
+    counts = {"num_classes": num_classes, "channels": channels, "head_depth": head_depth}
+    for name, value in {**counts, "scales_per_level": scales_per_level, "smallest_anchor": smallest_anchor}.items():
         if not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+    _require_positive("aspect_ratios", aspect_ratios)
+    if sizes is not None and not isinstance(sizes, list | tuple):
+        raise ValueError(f"sizes must list the anchors' sides of each level, not {sizes!r}")
+    for level in sizes or ():
+        _require_positive("each level of sizes", level)
     body, finest_stride = _backbone(backbone, {"backend": backend, **backbone_options})
     anchors = AnchorGrid(
         anchor_sizes(scales_per_level, smallest_anchor) if sizes is None else sizes,
@@ -124,6 +131,15 @@ def build_retinanet(
         ),
         anchors,
     )
+
+
+def _require_positive(name: str, values: Any) -> None:
+    if not isinstance(values, list | tuple) or not values or not all(_is_positive(value) for value in values):
+        raise ValueError(f"{name} must be a list of positive numbers, not {values!r}")
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
 def _backbone(name: str, options: dict[str, Any]) -> tuple[Any, int]:
@@ -160,6 +176,11 @@ _DETECTORS = _table()
 def list_detectors(pattern: str = "*") -> list[str]:
     """Names of all detectors that match a shell pattern, in alphabetical order."""
     return sorted(name for name in _DETECTORS if fnmatchcase(name, pattern))
+
+
+def backbone_of(name: str) -> str | None:
+    """The registered model that a detector stands on; None for an unknown name."""
+    return _DETECTORS[name]["backbone"] if name in _DETECTORS else None
 
 
 def create_detector(name: str, **arguments: Any) -> RetinaNet:

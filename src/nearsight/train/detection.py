@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,14 +13,16 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from nearsight.data.detection_boxes import DetectionSet
-from nearsight.data.detection_views import boxes_in_image
+from nearsight.data.detection_views import View, boxes_in_image
 from nearsight.models.boxes import BoxTargets
 from nearsight.models.detection_outputs import DetectorOutputs, detection_loss, postprocess
-from nearsight.models.retinanet import RetinaNet, create_detector
+from nearsight.models.retinanet import RetinaNet, backbone_of, build_retinanet, create_detector
 from nearsight.models.vit_backbone import ViTBackbone
 from nearsight.train.detection_data import DetectionData
 from nearsight.train.detection_metrics import CocoEvaluator, Found, Truth, to_corner_and_size
 from nearsight.train.recipe import Recipe
+from nearsight.train.recipe_file import thaw
+from nearsight.train.runfolder import CONFIG
 from nearsight.train.task import Batch, Inputs, Page, Place
 from nearsight.train.weights import load_weights, read_weights
 
@@ -102,10 +106,7 @@ class DetectionTask:
             shares: list[Any] = [None] * place.world_size
             dist.all_gather_object(shares, found)
             found = {index: one for share in shares for index, one in share.items()}
-        evaluator = CocoEvaluator(self.num_classes)
-        for index in sorted(found):
-            evaluator.add(int(images.image_ids[index]), found[index], truth_of(images, index))
-        return evaluator
+        return compared(found, images)
 
     @torch.no_grad()
     def detections(self, model: nn.Module, split: str, place: Place) -> Iterator[tuple[int, Found]]:
@@ -115,14 +116,8 @@ class DetectionTask:
         for batch in self.data.eval_batches(split, place):
             with torch.autocast(place.device.type, place.precision, enabled=place.precision != torch.float32):
                 outputs = model(batch.images)
-            sizes = [(view.height, view.width) for view in batch.views]
-            for index, view, one in zip(batch.indices, batch.views, postprocess(outputs, sizes), strict=True):
-                height, width = (int(side) for side in images.sizes[index])
-                boxes = boxes_in_image(one.boxes.double().cpu().numpy(), (height, width), view)
-                yield (
-                    index,
-                    Found(to_corner_and_size(boxes), one.scores.double().cpu().numpy(), one.labels.cpu().numpy()),
-                )
+            sizes = [(int(images.sizes[index, 0]), int(images.sizes[index, 1])) for index in batch.indices]
+            yield from zip(batch.indices, found_in(outputs, batch.views, sizes), strict=True)
 
     def observe(self, model: nn.Module, place: Place) -> Iterable[tuple[str, Any]]:
         return ()
@@ -131,6 +126,28 @@ class DetectionTask:
         from nearsight.train.detection_report import detection_pages
 
         return detection_pages(model, self, place)
+
+
+def found_in(
+    outputs: DetectorOutputs, views: Sequence[View], sizes: Sequence[tuple[int, int]], **options: Any
+) -> list[Found]:
+    """What raw outputs say of images of (height, width) `sizes`, seen in plain `views`: boxes in the images' pixels."""
+    found = []
+    detections = postprocess(outputs, [(view.height, view.width) for view in views], **options)
+    for one, view, size in zip(detections, views, sizes, strict=True):
+        boxes = boxes_in_image(one.boxes.double().cpu().numpy(), size, view)
+        found.append(Found(to_corner_and_size(boxes), one.scores.double().cpu().numpy(), one.labels.cpu().numpy()))
+    return found
+
+
+def compared(found: dict[int, Found], images: DetectionSet) -> CocoEvaluator:
+    """What was found in images of a set, by their places in it, beside what is there."""
+    if not found:
+        raise ValueError(f"none of the {len(images)} images to measure on could be read, such as {images.names[0]}")
+    evaluator = CocoEvaluator(len(images.classes))
+    for index in sorted(found):
+        evaluator.add(int(images.image_ids[index]), found[index], truth_of(images, index))
+    return evaluator
 
 
 def truth_of(images: DetectionSet, index: int) -> Truth:
@@ -149,9 +166,40 @@ def build_detector(recipe: Recipe, num_classes: int) -> RetinaNet:
             _load_detector(model, weights, recipe.init_from)
         else:
             body = {name: value for name, value in weights.items() if name.partition(".")[0] not in _CLASSIFIER_HEADS}
-            target = model.backbone.vit if isinstance(model.backbone, ViTBackbone) else model.backbone
-            load_weights(target, body, recipe.init_from)
+            _load_body(model.backbone, body, recipe)
     return model
+
+
+def _load_body(backbone: nn.Module, weights: dict[str, Tensor], recipe: Recipe) -> None:
+    """A classifier's body; positions that were learned on images of another size are resampled."""
+    body = _body_recipe(recipe)
+    if not isinstance(backbone, ViTBackbone):
+        load_weights(backbone, weights, recipe.init_from)
+    elif body is None:
+        load_weights(backbone.vit, weights, recipe.init_from)
+    else:
+        size = backbone.vit.img_size
+        backbone.vit.set_input_size(body.image_size)
+        load_weights(backbone.vit, weights, recipe.init_from)
+        backbone.vit.set_input_size(size)
+
+
+def with_body_options(recipe: Recipe) -> Recipe:
+    """A recipe that starts from a classification run of its backbone gets that run's options where it states none."""
+    body = _body_recipe(recipe)
+    if body is None:
+        return recipe
+    options = {**body.model_options, **({"patch_size": body.patch_size} if body.patch_size else {})}
+    heads = inspect.signature(build_retinanet).parameters  # what has the same name there means something else
+    options = {name: value for name, value in options.items() if name not in heads}
+    return recipe.with_changes(model_options={**options, **recipe.model_options})
+
+
+def _body_recipe(recipe: Recipe) -> Recipe | None:
+    """Of the classification run of the same backbone that a recipe starts from; None where it does not."""
+    config = Path(recipe.init_from) / CONFIG
+    body = thaw(config) if recipe.init_from and config.is_file() else None
+    return body if body is not None and body.model == backbone_of(recipe.model) else None
 
 
 def _load_detector(model: RetinaNet, weights: dict[str, Tensor], origin: str) -> None:
@@ -165,15 +213,15 @@ def _load_detector(model: RetinaNet, weights: dict[str, Tensor], origin: str) ->
     load_weights(model, {**weights, **{name: own[name] for name in fresh}}, origin)
 
 
-def coco_results(found: Iterable[tuple[int, Found]], images: DetectionSet) -> list[dict[str, Any]]:
-    """Detections as COCO's results format has them."""
+def coco_results(found: Iterable[tuple[int, Found]], category_ids: Sequence[int]) -> list[dict[str, Any]]:
+    """Detections in images, by their numbers, as COCO's results format has them."""
     return [
         {
-            "image_id": int(images.image_ids[index]),
-            "category_id": images.category_ids[int(label)],
+            "image_id": image_id,
+            "category_id": category_ids[int(label)],
             "bbox": [round(float(value), 3) for value in box],
             "score": round(float(score), 6),
         }
-        for index, one in found
+        for image_id, one in found
         for box, score, label in zip(*one, strict=True)
     ]

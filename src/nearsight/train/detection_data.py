@@ -21,7 +21,7 @@ from nearsight.train.recipe import Recipe
 from nearsight.train.task import Batch, Inputs, Place
 
 _LARGEST_RESIDENT = 2 * 2**30  # bytes of training pictures that are kept on the device without being asked
-_EVAL_BATCH = 8
+EVAL_BATCH = 8
 
 
 @dataclass(frozen=True)
@@ -114,17 +114,16 @@ class DetectionData:
         """This process's share of a split, each image once; images that cannot be read are left out and noted."""
         images = self.split(name)
         mine = range(place.rank, len(images), place.world_size)
-        for start in range(0, len(mine), _EVAL_BATCH):
+        for start in range(0, len(mine), EVAL_BATCH):
             indices, views, pictures = [], [], []
-            for index in mine[start : start + _EVAL_BATCH]:
+            for index in mine[start : start + EVAL_BATCH]:
                 picture = self._eval_picture(name, images, index)
                 if picture is not None:
                     indices.append(index)
                     views.append(self.eval_view(images, index))
                     pictures.append(picture)
             if pictures:
-                padded, _ = pad_images(pictures)
-                yield EvalBatch(normalise(padded.to(place.device)), views, indices)
+                yield EvalBatch(normalise(pad_images(pictures).to(place.device)), views, indices)
 
     def eval_view(self, images: DetectionSet, index: int) -> View:
         height, width = (int(side) for side in images.sizes[index])

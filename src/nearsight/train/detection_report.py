@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageFont
 from torch import nn
 
 from nearsight.train.detection_metrics import Found, Truth
@@ -41,6 +41,7 @@ def draw_boxes(
     picture = Image.fromarray(image)
     draw = ImageDraw.Draw(picture)
     line = max(round(max(image.shape[:2]) / 400), 1)
+    font = ImageFont.load_default(size=max(round(max(image.shape[:2]) / 60), 10))
     colors = class_colors(len(classes))
     if truth is not None:
         for left, top, width, height in truth.boxes:
@@ -51,9 +52,9 @@ def draw_boxes(
         color = colors[int(label)]
         draw.rectangle((left, top, left + width, top + height), outline=color, width=line)
         text = f"{classes[int(label)]} {score:.2f}"
-        box = draw.textbbox((left, top), text)
+        box = draw.textbbox((left, top), text, font=font)
         draw.rectangle(box, fill=color)
-        draw.text((left, top), text, fill=(255, 255, 255))
+        draw.text((left, top), text, fill=(255, 255, 255), font=font)
     return picture
 
 

@@ -10,14 +10,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from nearsight.data.bad_images import BadImageLog
 from nearsight.data.decode import read_image_file
+from nearsight.data.detection import open_detection, open_parts
 from nearsight.data.detection_batches import FILL, normalise, pad_images
-from nearsight.data.detection_views import boxes_in_image, plain_view, render
+from nearsight.data.detection_boxes import DetectionSet
+from nearsight.data.detection_views import plain_view, render
 from nearsight.data.imageset import BadImage
-from nearsight.models.detection_outputs import postprocess
 from nearsight.models.retinanet import RetinaNet
-from nearsight.train.detection import CATEGORIES, build_detector
-from nearsight.train.detection_metrics import Found, to_corner_and_size
+from nearsight.train.detection import CATEGORIES, build_detector, coco_results, found_in
+from nearsight.train.detection_data import EVAL_BATCH
+from nearsight.train.detection_metrics import Found
 from nearsight.train.machine import pick_device, pick_precision
 from nearsight.train.recipe import Recipe
 from nearsight.train.recipe_file import thaw
@@ -39,20 +42,30 @@ class TrainedDetector:
     @torch.no_grad()
     def find(self, images: Sequence[np.ndarray], *, score_threshold: float = 0.05) -> list[Found]:
         """Boxes in images uint8 [H, W, 3] of any sizes, in pixels of each image."""
-        views = [plain_view((image.shape[0], image.shape[1]), self.picture_size) for image in images]
+        image_sizes = [(image.shape[0], image.shape[1]) for image in images]
+        views = [plain_view(size, self.picture_size) for size in image_sizes]
         pictures = [
             render(image, view, (view.height, view.width), FILL) for image, view in zip(images, views, strict=True)
         ]
-        padded, _ = pad_images(pictures)
         with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
-            outputs = self.model(normalise(padded.to(self.device)))
-        sizes = [(view.height, view.width) for view in views]
-        found = []
-        for image, view, one in zip(
-            images, views, postprocess(outputs, sizes, score_threshold=score_threshold), strict=True
-        ):
-            boxes = boxes_in_image(one.boxes.double().cpu().numpy(), (image.shape[0], image.shape[1]), view)
-            found.append(Found(to_corner_and_size(boxes), one.scores.double().cpu().numpy(), one.labels.cpu().numpy()))
+            outputs = self.model(normalise(pad_images(pictures).to(self.device)))
+        return found_in(outputs, views, image_sizes, score_threshold=score_threshold)
+
+    def find_in_set(self, images: DetectionSet, bad: BadImageLog) -> dict[int, Found]:
+        """What is found in each image of a set, by its place there, batched as in training's own evaluations.
+
+        Images that cannot be read are left out and noted.
+        """
+        found: dict[int, Found] = {}
+        for start in range(0, len(images), EVAL_BATCH):
+            batch: dict[int, np.ndarray] = {}
+            for index in range(start, min(start + EVAL_BATCH, len(images))):
+                try:
+                    batch[index] = images.read(index)
+                except BadImage as error:
+                    bad.add({error.name: error.reason})
+            if batch:
+                found.update(zip(batch, self.find(list(batch.values())), strict=True))
         return found
 
 
@@ -83,6 +96,16 @@ def detection_recipe(folder: RunFolder) -> Recipe:
     return recipe
 
 
+def sets_to_measure(recipe: Recipe, data: str | None) -> tuple[str, dict[str, DetectionSet]]:
+    """What a run's data, or other `data`, is called, and its parts: as in training, or as they are in other data."""
+    if data is not None:
+        parts = open_parts(data)
+        return parts.kind, parts.sets
+    splits = open_detection(recipe.data, seed=recipe.data_seed, val_fraction=recipe.val_fraction)
+    own = {"train": splits.train, "val": splits.val, "test": splits.test}
+    return recipe.data, {name: images for name, images in own.items() if images is not None}
+
+
 def read_images(files: Sequence[Path], bad: dict[str, str]) -> Iterator[tuple[Path, np.ndarray]]:
     """The images that can be read; the others are noted in `bad`."""
     for file in files:
@@ -94,16 +117,7 @@ def read_images(files: Sequence[Path], bad: dict[str, str]) -> Iterator[tuple[Pa
 
 def write_results(path: Path, detector: TrainedDetector, files: Sequence[Path], found: Sequence[Found]) -> None:
     """COCO's results format, and beside it (`…_images.json`) which number stands for which file and class."""
-    results = [
-        {
-            "image_id": number,
-            "category_id": detector.category_ids[int(label)],
-            "bbox": [round(float(value), 3) for value in box],
-            "score": round(float(score), 6),
-        }
-        for number, one in enumerate(found, start=1)
-        for box, score, label in zip(*one, strict=True)
-    ]
+    results = coco_results(enumerate(found, start=1), detector.category_ids)
     legend = {
         "images": [{"id": number, "file_name": str(file)} for number, file in enumerate(files, start=1)],
         "categories": [

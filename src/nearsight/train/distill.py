@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearsight.data.augment_config import IMAGENET_MEAN, IMAGENET_STD
+from nearsight.analysis.pictures import normalisation
+from nearsight.data import IMAGENET_MEAN, IMAGENET_STD
 from nearsight.train.classifier import build_classifier, require_size, timm_model
 from nearsight.train.recipe import Recipe
 from nearsight.train.recipe_file import thaw
@@ -67,9 +68,7 @@ class Renormalised(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
-        config = getattr(model, "pretrained_cfg", None) or {}
-        own = torch.tensor([config.get("mean") or IMAGENET_MEAN, config.get("std") or IMAGENET_STD])
-        given = torch.tensor([IMAGENET_MEAN, IMAGENET_STD])
+        own, given = torch.tensor(normalisation(model)), torch.tensor((IMAGENET_MEAN, IMAGENET_STD))
         self.register_buffer("scale", (given[1] / own[1]).view(3, 1, 1))
         self.register_buffer("shift", ((given[0] - own[0]) / own[1]).view(3, 1, 1))
 

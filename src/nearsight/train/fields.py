@@ -42,6 +42,8 @@ def check_types(owner: Any) -> None:
         fits = isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             object.__setattr__(owner, field.name, float(value))
+        elif isinstance(value, bool) and "off" in field.metadata.get("choices", ()):
+            object.__setattr__(owner, field.name, "on" if value else "off")  # YAML takes these words for truth values
         elif not fits:
             raise ValueError(f"{field.name} must be {_said(kind)}, got {value!r}")
 

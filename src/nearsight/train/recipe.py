@@ -206,7 +206,9 @@ class Recipe(
             if isinstance(value, float) and not math.isfinite(value):
                 raise ValueError(f"{name} must be a finite number, got {value!r}")
         for name in self.model_options:
-            if not isinstance(name, str) or name in _NOT_OPTIONS:
+            # A detector's backbone has an img_size of its own, whatever the size of the pictures.
+            known = name in _NOT_OPTIONS and not (name == "img_size" and self.task == "detection")
+            if not isinstance(name, str) or known:
                 why = _NOT_OPTIONS.get(name, "an argument's name is a word")
                 raise ValueError(f"model_options must leave out {name!r}: {why}")
         if self.warmup_epochs >= self.epochs:

@@ -13,7 +13,7 @@ from ...geometry import Grid, head_centers
 from ...models import VisionTransformer, create_model
 from ...nn import SelfAttention
 from ..maps import mean_attention_maps, num_attention_layers
-from ..pictures import Picture, fit_picture, model_size, sample_images
+from ..pictures import Picture, batch_for, fit_picture, model_size, sample_images
 from ..views import GlobalView
 from ..walk import inspectable, looking, walk
 from .drawing import Sheet, draw_map, draw_picture, gate_chip, look, numbers, save
@@ -80,7 +80,7 @@ def _fresh_attention(model: VisionTransformer, picture: Picture) -> Tensor:
         torch.manual_seed(0)
         layer = SelfAttention(model.width, model.num_heads)
     with looking(model):
-        tokens = model.patch_embed(picture.tensor())
+        tokens = model.patch_embed(picture.tensor(model))
         _, weights = layer(nn.functional.layer_norm(tokens, (model.width,)), need_weights=True)
     return weights[0]
 
@@ -157,16 +157,18 @@ def _draw_rows(sheet: Sheet, part: dict[str, Any], left: float, top: float) -> N
 
 def averaged_figure(
     models: Mapping[str, nn.Module],
-    images: Tensor,
+    pictures: Sequence[tuple[str, np.ndarray]],
     path: str | Path,
     *,
     layers: Sequence[int] | None = None,
     query: tuple[int, int] | None = None,
 ) -> list[Path]:
-    """Figure 15: maps averaged over many images [B, 3, H, W], for a model before training and after, or any others."""
+    """Figure 15: maps averaged over many pictures (name, uint8 [H, W, 3]), for a model before training and after, or
+    any others."""
     panels = []
     for name, model in models.items():
         model = inspectable(model)
+        images = batch_for(model, pictures)
         chosen = _layers(layers, num_attention_layers(model), first=1)
         grid_size = _grid_of(model, images)
         place = _query(query, grid_size)
@@ -185,7 +187,7 @@ def averaged_figure(
                 draw_map(sheet.panel(head * (CELL + STEP), top, CELL, CELL), weights, panel["query"])
     data = {
         "figure": "ConViT Figure 15",
-        "num_images": len(images),
+        "num_images": len(pictures),
         "panels": [{**panel, "maps": numbers(panel["maps"])} for panel in panels],
     }
     return save(sheet.figure, path, data=data, rows=None)
@@ -204,7 +206,7 @@ def _rows_of(
     chosen = _layers(layers, num_attention_layers(model), first=2)
     rows: list[dict[str, Any]] = []
     with looking(model):
-        for view in walk(model, picture.tensor()):
+        for view in walk(model, picture.tensor(model)):
             if not isinstance(view, GlobalView):
                 raise ValueError(f"{name} attends within windows; use --figure sasa-attention for it")
             grid_size, place = view.grid_size, _query(query, view.grid_size)

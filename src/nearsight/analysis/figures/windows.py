@@ -68,7 +68,7 @@ def window_attention_figure(
         raise ValueError(f"the point is given as shares (row, col) of the picture, from 0 to below 1, not {point}")
     picture = fit_picture(image[0], image[1], size)
     rows, seen = [], set()
-    for view in _local_views(model, picture.tensor()):
+    for view in _local_views(model, picture.tensor(model)):
         wanted = view.grid_size not in seen if layers is None else view.index + 1 in layers
         seen.add(view.grid_size)
         if wanted:
