@@ -91,8 +91,10 @@ def train(
             summary = _finish(trainer, world)
         else:
             trainer.note("this run is finished; its summary is in done.json")
+            if not recipe.report or (folder.path / REPORT).is_file():
+                return summary
             _select_weights(trainer)
-        if world.leads and recipe.report and not (folder.path / REPORT).is_file():
+        if world.leads and recipe.report:
             _write_report(trainer, summary)
         return summary
 
@@ -122,7 +124,6 @@ def _finish(trainer: Trainer, world: World) -> dict[str, Any]:
     if measured is not None:
         summary["test"] = measured
     if world.leads:
-        folder.path.joinpath(REPORT).unlink(missing_ok=True)  # of a shorter run that is now longer
         folder.write_json(DONE, spelled(summary))
     return summary
 
