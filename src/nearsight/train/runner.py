@@ -124,6 +124,7 @@ def _finish(trainer: Trainer, world: World) -> dict[str, Any]:
     if measured is not None:
         summary["test"] = measured
     if world.leads:
+        (folder.path / REPORT).unlink(missing_ok=True)  # one of a shorter run must not pass for this run's
         folder.write_json(DONE, spelled(summary))
     return summary
 
