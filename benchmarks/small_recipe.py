@@ -15,7 +15,6 @@ import multiprocessing
 import statistics
 import tempfile
 import time
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -91,10 +90,10 @@ def main() -> None:
                 jobs[variant, source, seed] = {**shared, **VARIANTS[variant]}
     spawn = multiprocessing.get_context("spawn")
     results: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(options.parallel, mp_context=spawn, max_tasks_per_child=1) as pool:
-        running = {key: pool.submit(train_one, settings, stop_at) for key, settings in jobs.items()}
-        for (variant, source, seed), future in running.items():
-            values = future.result()
+    with spawn.Pool(options.parallel, maxtasksperchild=1) as pool:
+        running = {key: pool.apply_async(train_one, (settings, stop_at)) for key, settings in jobs.items()}
+        for (variant, source, seed), job in running.items():
+            values = job.get()
             if values is not None:
                 results.append({"variant": variant, "set": source, "seed": seed, **values})
                 print(f"{source:24s} {variant:20s} seed {seed}: {values['top1']:.2f} %", flush=True)

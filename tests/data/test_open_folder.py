@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nearsight.data import open_data, open_images, with_classes
+from nearsight.data import open_data, open_images, subset, with_classes
 from nearsight.data.splitting import split_word
 
 
@@ -171,6 +171,8 @@ def test_images_take_the_places_of_a_longer_list_of_classes(image_folder):
     assert renamed.fingerprint() != images.fingerprint()
     with pytest.raises(ValueError, match="images of other classes than a, b: d"):
         with_classes(images, ["a", "b"])
+    only_listed = subset(images, [0, 1])
+    assert with_classes(only_listed, ["a", "b"]).labels.tolist() == [1, 1]
 
 
 def test_words_for_splits():

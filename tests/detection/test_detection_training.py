@@ -166,16 +166,22 @@ def test_warm_start_takes_the_sizes_of_the_classification_run(tmp_path):
     store = CheckpointStore(run / "checkpoints", keep=1)
     store.save(1, {"model": classifier.state_dict()}, {})
     store.point("best", 1)
-    recipe = with_body_options(
-        tiny_recipe(model="retinanet_convit_tiny", model_options={"channels": 16, "head_depth": 1}, init_from=str(run))
+    given = tiny_recipe(
+        model="retinanet_convit_tiny", model_options={"channels": 16, "head_depth": 1}, init_from=str(run)
     )
+    detector = RunFolder(tmp_path / "detector")
+    recipe = with_body_options(given, detector)
     assert recipe.model_options == {"patch_size": 8, **options, "channels": 16, "head_depth": 1}
     body = build_detector(recipe, 3).backbone.vit
     assert torch.equal(body.blocks[1].attn.qkv.weight, classifier.blocks[1].attn.qkv.weight)
     classifier.set_input_size(body.img_size)  # learned on 8×8 patches, kept as 28×28
     assert torch.equal(body.pos_embed, classifier.pos_embed)
     other = tiny_recipe(init_from=str(run))  # another backbone: its options are not this one's
-    assert with_body_options(other) == other
+    assert with_body_options(other, detector) == other
+    detector.path.mkdir()
+    detector.write_text("config.yaml", freeze(recipe))
+    shutil.rmtree(run)  # the detector's own record is enough
+    assert with_body_options(given, detector) == recipe
 
 
 def test_warm_start_from_a_detector_of_other_classes(tmp_path):

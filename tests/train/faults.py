@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 from toy import ToyTask, toy_recipe
 
-from nearsight.train import checkpoint, durable
+from nearsight.train import checkpoint, durable, engine
 from nearsight.train.classification import ClassificationTask
 from nearsight.train.exits import reported
 from nearsight.train.recipe_file import apply_changes
@@ -46,6 +46,7 @@ def run(spec: dict) -> None:
         _limit_files(spec.get("largest_file"))
         _kill_in_checkpoint(spec.get("kill_at"))
         _fill_disk(spec.get("disk_full"))
+        _die_when_restored(spec.get("die_when_restored", False))
         _forbid_network(spec.get("no_network", False))
         task = (FaultyToy if spec.get("task", "toy") == "toy" else ClassificationTask)(recipe)
         if isinstance(task, FaultyToy):
@@ -57,6 +58,18 @@ def run(spec: dict) -> None:
             audience=lambda _: [Printer()],
             override=spec.get("override", False),
         )
+
+
+def _die_when_restored(asked: bool) -> None:
+    """Between opening the log and the first step."""
+    restore = engine.Trainer.restore
+
+    def restored(self) -> None:
+        restore(self)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if asked:
+        engine.Trainer.restore = restored
 
 
 class FaultyToy(ToyTask):

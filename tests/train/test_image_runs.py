@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 from pictures import image_recipe, make_folder
-
-from conftest import assert_same_outcome, outcome
+from processes import assert_same_outcome, outcome
 
 
 @pytest.fixture(scope="module")

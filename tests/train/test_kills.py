@@ -8,8 +8,7 @@ import signal
 import time
 
 import pytest
-
-from conftest import assert_same_outcome, outcome
+from processes import assert_same_outcome, outcome
 
 
 def test_same_seed_same_run(zygote, reference, tmp_path):

@@ -10,9 +10,9 @@ import subprocess
 import sys
 
 import pytest
+from processes import HERE, outcome
 from toy import toy_recipe
 
-from conftest import HERE, outcome
 from nearsight.train.distributed import World
 from nearsight.train.machine import cut_batch
 

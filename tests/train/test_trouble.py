@@ -8,8 +8,7 @@ import signal
 import time
 
 import pytest
-
-from conftest import assert_same_outcome, outcome
+from processes import assert_same_outcome, outcome
 
 
 def _losses(run):
@@ -61,7 +60,7 @@ def test_a_finished_run_keeps_its_record(zygote, tmp_path):
     run = tmp_path / "run"
     assert zygote.run(run).code == 0
     before = _snapshot(run)
-    for changes, words in (({"lr": 0.02}, "comes too late"), ({"epochs": 10.0}, "use at least --epochs 34")):
+    for changes, words in (({"lr": 0.02}, "comes too late"), ({"epochs": 10.0}, "use at least --epochs 33.34")):
         ended = zygote.run(run, recipe=changes, override=True)
         assert ended.code == 2
         assert words in ended.text
@@ -101,7 +100,8 @@ def test_full_disk_in_the_middle_loses_nothing(zygote, reference, tmp_path):
     assert_same_outcome(run, reference)
 
 
-def test_the_best_that_could_not_be_saved_is_not_called_the_best(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("failing", "times", "selected"), [(12, 9, 6), (24, 1, 24)])
+def test_the_best_that_could_not_be_saved_is_not_called_the_best(tmp_path, monkeypatch, failing, times, selected):
     from toy import ToyTask, toy_recipe
 
     from nearsight.train import checkpoint
@@ -110,24 +110,34 @@ def test_the_best_that_could_not_be_saved_is_not_called_the_best(tmp_path, monke
     from nearsight.train.runner import train
 
     class Peak(ToyTask):
-        """Best at the second evaluation, whose checkpoint finds the disk full."""
+        """Best at an evaluation whose checkpoint finds the disk full."""
 
         def evaluate(self, model, split, place):
-            self.count = getattr(self, "count", -1) + 1
-            yield "score", 1.0 if self.count == 1 else 0.1 * (self.count == 0)
+            self.count = getattr(self, "count", 0) + 1
+            yield "score", 1.0 if 6 * self.count == failing else 0.1 * (self.count == 1)
 
     save = checkpoint.CheckpointStore.save
 
+    failures = []
+
     def full(self, step, *rest):
-        if step == 12:
+        if step == failing and len(failures) < times:
+            failures.append(step)
             raise DiskError("No space left")
         save(self, step, *rest)
 
     monkeypatch.setattr(checkpoint.CheckpointStore, "save", full)
     recipe = toy_recipe(epochs=4.0, eval_every=1.0, save_every=0, ema=0.0)
     summary = train(recipe, RunFolder(tmp_path / "run"), task=Peak(recipe))
-    assert summary["selected"]["step"] == 6
-    assert json.loads((tmp_path / "run" / "checkpoints" / "best.json").read_text())["step"] == 6
+    assert summary["selected"]["step"] == selected
+    assert json.loads((tmp_path / "run" / "checkpoints" / "best.json").read_text())["step"] == selected
+
+
+def test_killed_before_the_first_step_a_run_starts_anew(zygote, reference, tmp_path):
+    run = tmp_path / "run"
+    assert zygote.run(run, die_when_restored=True).code == -signal.SIGKILL
+    assert zygote.run(run).code == 0
+    assert_same_outcome(run, reference)
 
 
 def test_full_disk_at_the_end(zygote, reference, tmp_path):

@@ -95,9 +95,9 @@ def train(
         resolved = resolve_recipe(recipe, config, {"data": data, **flags})
         if resolved.task != "detection":
             raise ValueError(f"recipe {recipe!r} is for {resolved.task}; use retinanet or retinanet_small")
-        resolved = with_body_options(resolved)
-        check_trackers(resolved)
         folder = RunFolder(run if run is not None else free_run_path(Path("runs"), resolved.model))
+        resolved = with_body_options(resolved, folder)
+        check_trackers(resolved)
         summary = train_run(resolved, folder, audience=_audience, override=override)
     if "test" in summary:
         _print_values("test", summary["test"])

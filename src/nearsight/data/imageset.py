@@ -158,12 +158,13 @@ class _Renamed:
 
 def with_classes(images: ImageSet, classes: Sequence[str]) -> ImageSet:
     """The same images with labels among `classes`, which may be more than theirs, never fewer."""
-    unknown = sorted(set(images.classes) - set(classes))
+    present = {images.classes[label] for label in np.unique(images.labels)}
+    unknown = sorted(present - set(classes))
     if unknown:
         shown = printable(", ".join(unknown[:5]))
         raise ValueError(f"there are images of other classes than {printable(', '.join(classes))}: {shown}")
     position = {name: label for label, name in enumerate(classes)}
-    labels = np.array([position[name] for name in images.classes], dtype=np.int64)[np.asarray(images.labels)]
+    labels = np.array([position.get(name, -1) for name in images.classes], dtype=np.int64)[np.asarray(images.labels)]
     return _Renamed(images, labels, tuple(classes))
 
 

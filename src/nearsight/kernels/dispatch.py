@@ -25,11 +25,13 @@ def exporting() -> bool:
 
 
 def plain_operators_needed() -> str | None:
-    """Why custom operators may not stand here, or None. torch.func would take their derivative for zero."""
+    """Why custom operators may not stand here, or None. Forward derivatives would take theirs for zero."""
     if exporting():
         return "an exported graph holds plain operators only"
     if torch._C._functorch.get_dynamic_layer_stack_depth() > 0:
         return "torch.func transforms plain operators only"
+    if torch.autograd.forward_ad._current_level >= 0:
+        return "forward derivatives are of plain operators only"
     return None
 
 

@@ -55,8 +55,8 @@ def _check(
     for embedding in (row_embedding, col_embedding):
         if embedding is None:
             continue
-        sets, *rest = embedding.shape
-        if sets not in (1, num_heads) or rest != [kernel_size, head_dim // 2] or head_dim % 2:
+        shapes = [(sets, kernel_size, head_dim // 2) for sets in (1, num_heads)]
+        if tuple(embedding.shape) not in shapes or head_dim % 2:
             raise ValueError(
                 f"for {num_heads} heads of {head_dim} channels and kernel_size={kernel_size} an embedding is "
                 f"[1 or {num_heads}, {kernel_size}, {head_dim / 2:g}], not {list(embedding.shape)}"

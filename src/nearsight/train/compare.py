@@ -156,9 +156,12 @@ def _data_names(runs: Sequence[str | Path], recipes: Sequence[Recipe]) -> list[s
     """What each run learned from: the same name for the same fingerprint, wherever it lay, and only for that."""
     identities = [json.dumps(RunFolder(run).read_json(IDENTITY), sort_keys=True) for run in runs]
     names: dict[str, str] = {}
+    taken: list[str] = []
     for identity, recipe in zip(identities, recipes, strict=True):
-        alike = sum(name.partition(" (")[0] == recipe.data for name in names.values())
-        names.setdefault(identity, f"{recipe.data} (changed, {alike + 1})" if alike else recipe.data)
+        if identity not in names:
+            taken.append(recipe.data)
+            count = taken.count(recipe.data)
+            names[identity] = recipe.data if count == 1 else f"{recipe.data} (changed, {count})"
     return [names[identity] for identity in identities]
 
 

@@ -22,7 +22,7 @@ from nearsight.train.detection_data import DetectionData
 from nearsight.train.detection_metrics import CocoEvaluator, Found, Truth, to_corner_and_size
 from nearsight.train.recipe import Recipe
 from nearsight.train.recipe_file import thaw
-from nearsight.train.runfolder import CONFIG
+from nearsight.train.runfolder import CONFIG, RunFolder
 from nearsight.train.task import Batch, Inputs, Page, Place
 from nearsight.train.weights import load_weights, read_weights
 
@@ -184,11 +184,17 @@ def _load_body(backbone: nn.Module, weights: dict[str, Tensor], recipe: Recipe) 
         backbone.vit.set_input_size(size)
 
 
-def with_body_options(recipe: Recipe) -> Recipe:
-    """A recipe that starts from a classification run of its backbone gets that run's options where it states none."""
+def with_body_options(recipe: Recipe, run: RunFolder) -> Recipe:
+    """A recipe that starts from a classification run of its backbone gets that run's options where it states none.
+
+    Once ``run`` has begun it has them on record, whatever became of the run it started from.
+    """
     body = _body_recipe(recipe)
     if body is None:
-        return recipe
+        begun = thaw(run.path / CONFIG) if recipe.init_from and run.has_config else None
+        if begun is None or begun.init_from != recipe.init_from:
+            return recipe
+        return recipe.with_changes(model_options={**begun.model_options, **recipe.model_options})
     options = {**body.model_options, **({"patch_size": body.patch_size} if body.patch_size else {})}
     heads = inspect.signature(build_retinanet).parameters  # what has the same name there means something else
     options = {name: value for name, value in options.items() if name not in heads}

@@ -74,7 +74,7 @@ class Trainer:
         if step > self.total_steps:
             raise ValueError(
                 f"the run has taken {step} steps, and --epochs {self.recipe.epochs:g} makes {self.total_steps}; use at "
-                f"least --epochs {math.ceil(step / steps * self.recipe.fraction)}"
+                f"least --epochs {math.ceil(100 * step / steps * self.recipe.fraction) / 100:g}"
             )
 
     def run(self) -> None:

@@ -40,6 +40,7 @@ class Keeper:
         self.log = MetricsLog(folder.metrics_path)
         self.unsaved: DiskError | None = None
         self._best_saved: dict[str, Any] | None = None
+        self._best_unsaved: dict[str, Any] | None = None
 
     def save(self, progress: Progress, step: TrainStep) -> None:
         """Write a checkpoint; a full disk is reported and training goes on with the last good one in place.
@@ -49,6 +50,8 @@ class Keeper:
         tensors = take_tensors(self.bench)
         if not self.world.leads:
             return
+        if self._best_unsaved is not None and self._best_unsaved["step"] == progress.step:
+            progress.best = self._best_unsaved  # its weights are still here, and the disk may have room by now
         state = {**dataclasses.asdict(progress), "world_size": self.world.size}
         # As text: JSON has no NaN, and float() reads "nan".
         state["pending"] = [[str(value) for value in pair] for pair in progress.pending]
@@ -57,9 +60,10 @@ class Keeper:
             self.store.save(progress.step, tensors, state, {"metrics.jsonl": self.log.content()})
             if progress.best is not None and progress.best["step"] == progress.step:
                 self.store.point("best", progress.step)
-            self.unsaved, self._best_saved = None, progress.best
+            self.unsaved, self._best_saved, self._best_unsaved = None, progress.best, None
         except DiskError as error:
-            self.unsaved, progress.best = error, self._best_saved  # a best that is not on the disk cannot be used
+            # A best that is not on the disk cannot be used.
+            self.unsaved, self._best_unsaved, progress.best = error, progress.best, self._best_saved
             self.note(f"warning: {error}. Training goes on; the last good checkpoint is kept")
 
     def require_saved(self) -> None:

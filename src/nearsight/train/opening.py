@@ -19,8 +19,8 @@ _ENVIRONMENT = "env.json"
 _OWN_FILES = ("run.lock", IDENTITY, _ENVIRONMENT)
 
 
-def check_run(run: RunFolder, recipe: Recipe, task: Task, *, total_steps: int, override: bool = False) -> None:
-    """Whether the folder of a run, whose lock is held, may be used for ``recipe``. Nothing is written.
+def check_run(run: RunFolder, recipe: Recipe, task: Task, *, total_steps: int, override: bool = False) -> bool:
+    """Whether the folder, whose lock is held, has a run that ``recipe`` continues. Nothing is written.
 
     ``ValueError`` when settings or data differ in a way that resuming does not allow.
     """
@@ -30,15 +30,17 @@ def check_run(run: RunFolder, recipe: Recipe, task: Task, *, total_steps: int, o
         foreign = [entry.name for entry in run.path.iterdir() if entry.name not in _OWN_FILES]
         if set(foreign) - set(task.files()):
             raise ValueError(f"{run.path} holds other files ({foreign[0]}) and no run; choose another --run")
-        return
-    old = thaw(run.path / CONFIG)
-    _check_same_data(run.read_json(IDENTITY), task.fingerprint())
-    # The same data, as its fingerprint has shown, may lie elsewhere by now.
-    check_same_experiment(old.with_changes(data=recipe.data), recipe, override=override)
+        return False
+    old, identity = thaw(run.path / CONFIG), run.read_json(IDENTITY)
+    if identity is not None:
+        _check_same_data(identity, task.fingerprint())
+        old = old.with_changes(data=recipe.data)  # the same data, as its fingerprint has shown, may lie elsewhere
+    check_same_experiment(old, recipe, override=override)
     if finished_summary(run, total_steps) is not None:
         late = {name: values for name, values in differences(old, recipe).items() if change_rule(name) == "override"}
         if late:
             raise ValueError(f"this run is finished: {_listed(late)} comes too late. Start a new run, or add --epochs")
+    return True
 
 
 def finished_summary(run: RunFolder, total_steps: int) -> dict[str, Any] | None:
@@ -80,9 +82,9 @@ def check_same_experiment(old: Recipe, new: Recipe, *, override: bool) -> None:
         raise ValueError(f"the run was started with other settings: {_listed(unasked)}. Add --override to change them")
 
 
-def _check_same_data(old: dict[str, Any] | None, new: dict[str, Any]) -> None:
-    changed = {name: ((old or {}).get(name), value) for name, value in new.items() if (old or {}).get(name) != value}
-    if old is not None and changed:
+def _check_same_data(old: dict[str, Any], new: dict[str, Any]) -> None:
+    changed = {name: (old.get(name), value) for name, value in new.items() if old.get(name) != value}
+    if changed:
         raise ValueError(f"the data changed since the run was started: {_listed(changed)}. Start a new run")
 
 

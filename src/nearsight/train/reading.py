@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from nearsight.data import BadImage, BatchEval, EvalTransform, Splits, open_images, with_classes
+from nearsight.data import BadImage, BatchEval, EvalTransform, Splits, first_classes, open_images, with_classes
 from nearsight.data.decode import IMAGE_SUFFIXES, read_image_file
 from nearsight.train.classification import ClassificationTask
 from nearsight.train.classifier import build_classifier
@@ -65,7 +65,8 @@ def evaluate_run(run: str | Path, data: str = "", *, split: str = "", device: st
     model = task.build_model()
     load_weights(model, selected_weights(RunFolder(run)), str(run))
     values = dict(task.evaluate(model.to(place.device), "val" if data else split, place))
-    notes = [f"unreadable, and replaced by another image of its class: {problem}" for problem in task.problems()]
+    bad = task.data.bad("val" if data else split).reasons
+    notes = [f"unreadable, and replaced by another image of its class: {name}: {why}" for name, why in bad.items()]
     if not data and RunFolder(run).read_json(IDENTITY) != task.fingerprint():
         notes.append(f"warning: {recipe.data} has changed since the run was trained on it")
     return Measured(origin, split, values, tuple(notes))
@@ -88,6 +89,8 @@ def _own_task(run: str | Path, recipe: Recipe, split: str) -> tuple[Classificati
 def _other_task(run: str | Path, recipe: Recipe, data: str, split: str) -> tuple[ClassificationTask, str, str]:
     """Images that the run has not seen: nothing is held back from them."""
     images, split, origin = open_images(data, split=split, download=recipe.download)
+    if 0 < recipe.first_classes < len(images.classes):
+        images = first_classes(images, recipe.first_classes)
     try:
         images = with_classes(images, class_names(run))
     except ValueError as error:

@@ -73,28 +73,31 @@ def train(
         cleanup.callback(trainer.close)
         if world.leads:
             cleanup.enter_context(folder.owned())
-            check_run(folder, recipe, task, total_steps=trainer.total_steps, override=override)
+            continues = check_run(folder, recipe, task, total_steps=trainer.total_steps, override=override)
+            if not continues:
+                record_run(folder, recipe, task, device)
         world.wait()
         if world.leads and audience is not None:
             trainer.listeners = Listeners(audience(trainer))
             cleanup.callback(trainer.listeners.close)
         for line in task.describe():
             trainer.note(line)
-        summary = finished_summary(folder, trainer.total_steps)
-        if summary is None:
+        summary = finished_summary(folder, trainer.total_steps) or {}
+        report_due = recipe.report
+        if world.tell(len(summary)):  # the lead's word: others may see an older state of a shared disk
+            trainer.note("this run is finished; its summary is in done.json")
+            report_due = bool(world.tell(recipe.report and not (folder.path / REPORT).is_file()))
+            if report_due:
+                _select_weights(trainer)
+        else:
             trainer.restore()
-            if world.leads:
+            if world.leads and continues:
                 record_run(folder, recipe, task, device)  # not before: what cannot be resumed keeps its record
             trainer.run()
             world.wait()
             _select_weights(trainer)
             summary = _finish(trainer, world)
-        else:
-            trainer.note("this run is finished; its summary is in done.json")
-            if not recipe.report or (folder.path / REPORT).is_file():
-                return summary
-            _select_weights(trainer)
-        if world.leads and recipe.report:
+        if world.leads and report_due:
             _write_report(trainer, summary)
         return summary
 
