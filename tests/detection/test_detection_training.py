@@ -311,14 +311,14 @@ def test_other_data_is_measured_whole(finished_run, tmp_path, capsys):
             path.unlink()
     (alone,) = other.rglob("*.json")
     for data, split in ((other, "test"), (alone, "train")):  # a file that names no part is all training images
-        assert detect.evaluate(finished_run, data=str(data), device="cpu") == 0
+        assert detect.evaluate(finished_run, str(data), device="cpu") == 0
         assert f": {split}, 12 images with " in capsys.readouterr().out
     with pytest.raises(ValueError, match="there is no val split, but test; choose by --split"):
-        detect.evaluate(finished_run, data=str(other), split="val", device="cpu")
+        detect.evaluate(finished_run, str(other), split="val", device="cpu")
     content = json.loads(alone.read_text())
     alone.write_text(json.dumps({**content, "annotations": []}))
     with pytest.raises(ValueError, match="its test split has no boxes to measure by"):
-        detect.evaluate(finished_run, data=str(other), device="cpu")
+        detect.evaluate(finished_run, str(other), device="cpu")
 
 
 def test_images_that_cannot_be_read_are_named_at_the_end(finished_run, tmp_path, capsys):
@@ -326,7 +326,7 @@ def test_images_that_cannot_be_read_are_named_at_the_end(finished_run, tmp_path,
     splits = open_detection(other)
     for images in (splits.train, splits.val, splits.test):
         (images.root / images.names[0]).write_bytes(b"broken")
-    assert detect.evaluate(finished_run, data=str(other), device="cpu") == 0
+    assert detect.evaluate(finished_run, str(other), device="cpu") == 0
     assert f"not read: {splits.val.names[0]}: not an image" in capsys.readouterr().out
     train_verb(tmp_path / "run", data=str(other))
     said = capsys.readouterr().out

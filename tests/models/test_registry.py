@@ -1,18 +1,16 @@
 """Every registered model: a pinned count, the promises all models keep, and errors that help."""
 
-import json
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from nearsight.models import cost_by_name, count_parameters, create_model, list_models, register
-from nearsight.models.flops import own_size
+from nearsight.models.flops import known_costs, model_cost, own_size
 from nearsight.models.resnet import _statistics_held
 
-PINNED = json.loads((Path(__file__).parent / "parameter_counts.json").read_text())
+PINNED = known_costs()
 # one model of each kind, and how many layers of it have attention maps to show
 NUM_MAPS = {
     "deit_nano_32": 6,
@@ -31,7 +29,18 @@ def test_every_registered_model_has_a_pinned_count_and_no_pin_is_stale():
 def test_parameter_count(name):
     with torch.device("meta"):
         model = create_model(name)
-    assert count_parameters(model) == PINNED[name]
+    assert count_parameters(model) == PINNED[name]["parameters"]
+
+
+@pytest.mark.parametrize("name", ["convit_nano_32", "deit_micro_64_distilled", "sasa_resnet26", "resnet26"])
+def test_the_stored_cost_is_the_counted_one(name):
+    assert model_cost(name) == PINNED[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list_models())
+def test_every_stored_cost_is_the_counted_one(name):
+    assert model_cost(name) == PINNED[name]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from nearsight.train.compare import Setting, compare_runs, comparison_plot, desc
 from nearsight.train.distill import Renormalised
 from nearsight.train.fitting import validation_warning
 from nearsight.train.reading import evaluate_run, predict_images
-from nearsight.train.recipe_file import apply_changes
+from nearsight.train.recipe_file import apply_changes, freeze, thaw
 from nearsight.train.runfolder import RunFolder
 from nearsight.train.runner import train
 from nearsight.train.task import Place
@@ -228,6 +228,7 @@ def test_other_data_is_measured_whole(run, folder, tmp_path):
     values = evaluate_run(run, device="cpu").values
     whole = evaluate_run(run, str(folder / "val"), device="cpu")  # one folder of classes, nothing held out
     assert whole.origin.endswith(": all 12 images")
+    assert whole.split == "all"
     assert whole.values == pytest.approx(values)
     assert evaluate_run(run, str(folder), split="train", device="cpu").origin.endswith(": 36 images of train")
     two = tmp_path / "two"  # the first two of three classes, in a folder that has all three
@@ -329,6 +330,23 @@ def test_a_run_goes_on_though_its_data_moved_and_what_it_started_from_is_gone(ru
     with pytest.raises(ValueError, match="use at least --epochs 2"):
         train(recipe.with_changes(data=longer.data), RunFolder(tmp_path / "run"), override=True)
     assert json.loads((tmp_path / "run" / "done.json").read_text()) == earlier
+
+
+def test_weights_of_another_kind_of_model_are_refused_by_name(run, folder):
+    recipe = _recipe(folder, init_from=str(run), model="deit_nano_32", model_options={"width": 36, "depth": 2})
+    with pytest.raises(ValueError, match="is a run of convit_nano_32, whose weights do not fit deit_nano_32"):
+        ClassificationTask(recipe).build_model()
+
+
+def test_runs_of_two_tasks_are_not_compared(run, tmp_path):
+    other = shutil.copytree(run, tmp_path / "detector")
+    recipe = thaw(run / "config.yaml").with_changes(task="detection")
+    (other / "config.yaml").write_text(freeze(recipe))
+    with pytest.raises(ValueError, match="different tasks have no measure in common"):
+        compare_runs([run, other])
+    for use in (lambda: evaluate_run(other), lambda: predict_images(other, [])):
+        with pytest.raises(ValueError, match=r"is a detection run; .*nearsight detect"):
+            use()
 
 
 def test_starting_from_another_runs_weights(run, folder, tmp_path):

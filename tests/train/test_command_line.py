@@ -117,18 +117,44 @@ def test_a_run_may_lie_among_the_classes_of_odd_names(app, here, monkeypatch, ca
     assert r"caf\udce9/000.png" in capsys.readouterr().out
 
 
-def test_batch_auto_starts_from_what_fits(app, here, capsys):
+def test_a_batch_that_nobody_asked_for_fits_the_data(app, here, capsys):
     place = SMALL.index("--batch")
     words = SMALL[:place] + SMALL[place + 2 :]
     with pytest.raises(SystemExit):
-        _run(app, "train", "pics", *words)
+        _run(app, "train", "pics", *words, "--batch", "128")
     assert "batch 128 is larger than the 36 training images; use --batch 8, for" in capsys.readouterr().err
-    for _ in range(2):  # the same command goes on with the same run
-        assert _run(app, "train", "pics", *words, "--batch", "auto", "--run", "runs/auto") == 0
-        assert "small: batch: 128 → 8" in capsys.readouterr().out
-    assert thaw("runs/auto/config.yaml").batch == 8
-    assert _run(app, "resume", "runs/auto") == 0
-    assert "finished" in capsys.readouterr().out
+    for run, asked in (("runs/auto", ["--batch", "auto"]), ("runs/plain", [])):
+        for _ in range(2):  # the same command goes on with the same run
+            assert _run(app, "train", "pics", *words, *asked, "--run", run) == 0
+            printed = capsys.readouterr().out
+            assert "small: batch: 128 → 8" in printed
+            assert "a batch of 8, for few training images" in printed
+        recipe = thaw(f"{run}/config.yaml")
+        assert (recipe.batch, recipe.batch_auto) == (8, bool(asked))
+        assert _run(app, "resume", run) == 0
+        assert "finished" in capsys.readouterr().out
+    (here / "mine.yaml").write_text("batch: 32\n")  # a batch that somebody stated stays
+    assert _run(app, "train", "pics", *words, "--config", "mine.yaml", "--run", "runs/stated") == 0
+    assert thaw("runs/stated/config.yaml").batch == 32
+
+
+def test_mistakes_name_what_was_meant(app, here, capsys):
+    (here / "file").touch()
+    shutil.copytree(here / "pics" / "val" / "amber", here / "boxes" / "images")
+    (here / "boxes" / "labels").mkdir()
+    for words, message in (
+        (
+            ["train", "pics", "--batch", "6", "--model", "retinanet_resnet26"],
+            "train it with: nearsight detect train pics",
+        ),
+        (["train", "pics", *SMALL, "--run", "file"], "file is a file; a run is a folder"),
+        (["train", "boxes"], "boxes holds images with boxes, not classes: nearsight detect train boxes"),
+        (["train", "pics", "--batch", "6", "--model", "timm:resnet1o"], "did you mean resnet"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            _run(app, *words)
+        assert ended.value.code == 2
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -136,7 +162,7 @@ def test_batch_auto_starts_from_what_fits(app, here, capsys):
     [
         (["train", "nowhere"], "nowhere: no such file or folder"),
         (["train", "pics", "--batch", "6", "--model", "convit_huge"], "no model is named 'convit_huge'"),
-        (["train", "pics", "--lr", "-1"], "lr must be between"),
+        (["train", "pics", "--lr", "-1"], "lr must be at least 0"),
         (["train", "pics", "--epochs", "inf"], "epochs must be a finite number, got inf"),
         (
             ["train", "pics", "--model", "timm:vit_tiny_patch16_224", "--image-size", "8", "--batch", "6"],

@@ -102,9 +102,11 @@ def test_a_killed_rank_is_restarted_by_torchrun(alone, tmp_path):
 
 
 def test_a_batch_that_cannot_be_shared_lists_what_fits():
-    with pytest.raises(ValueError, match=r"batch of 16 cannot be shared by 3 processes.*fit: 1, 2, 4, 8, 16"):
+    with pytest.raises(
+        ValueError, match=r"batch of 16 cannot be shared by 3 processes; use --batch 18, .*fits: 1, 2, 4, 8, 16"
+    ):
         cut_batch(toy_recipe(), World(0, 3), 1)
-    with pytest.raises(ValueError, match=r"batch of 64 .* in groups of 16; numbers of processes that fit: 1, 2, 4$"):
+    with pytest.raises(ValueError, match=r"batch of 64 .* in groups of 16, .*; use --batch 128, .*fits: 1, 2, 4$"):
         cut_batch(toy_recipe(batch=64), World(0, 8), 16)
     assert cut_batch(toy_recipe(batch=64, micro_batch=8), World(0, 2), 4) == (8, 4)
     with pytest.raises(ValueError, match="micro_batch 64 does not fit the 32 images"):

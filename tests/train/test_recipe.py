@@ -46,7 +46,7 @@ def test_the_papers_recipes():
         ({"batch": 16.5}, "batch must be a whole number, got 16.5"),
         ({"batch": True}, "batch must be a whole number, got True"),
         ({"lr": "fast"}, "lr must be a number, got 'fast'"),
-        ({"lr": float("nan")}, "lr must be between"),
+        ({"lr": float("nan")}, "lr must be at least 0"),
         ({"epochs": float("inf")}, "epochs must be a finite number, got inf"),
         ({"eval_every": float("inf")}, "eval_every must be a finite number, got inf"),
         ({"model_options": {"num_classes": 2}}, "must leave out 'num_classes': it follows from the data"),
@@ -188,3 +188,10 @@ def test_words_that_yaml_takes_for_truth_values_are_words(tmp_path):
     assert (recipe.resident, recipe.compile) == ("off", "on")
     with pytest.raises(ValueError, match="select must be a word, got True"):
         resolve_recipe("small", flags={"select": True})
+
+
+def test_bad_yaml_is_told_by_its_line(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text("epochs: 3\nmodel: x: y\n")
+    with pytest.raises(ValueError, match="is not a plain YAML recipe: line 2: mapping values are not allowed here$"):
+        read_changes(file)

@@ -27,7 +27,7 @@ def _snapshot(run):
     ("changes", "words"),
     [
         ({"model_options": {"width": 12}}, "model_options was {} and is now {'width': 12}"),
-        ({"data": "other"}, "data was 'toy' and is now 'other'"),
+        ({"data": "other"}, "the data changed since the run was started on toy: other has other images"),
         ({"batch": 32}, "batch was 16 and is now 32"),
         ({"lr": 0.02}, "lr was 0.01 and is now 0.02. Add --override"),
     ],
@@ -60,7 +60,10 @@ def test_a_finished_run_keeps_its_record(zygote, tmp_path):
     run = tmp_path / "run"
     assert zygote.run(run).code == 0
     before = _snapshot(run)
-    for changes, words in (({"lr": 0.02}, "comes too late"), ({"epochs": 10.0}, "use at least --epochs 33.34")):
+    for changes, words in (
+        ({"lr": 0.02}, "this run is finished, and lr was 0.01 and is now 0.02"),
+        ({"epochs": 10.0}, "use at least --epochs 33.34"),
+    ):
         ended = zygote.run(run, recipe=changes, override=True)
         assert ended.code == 2
         assert words in ended.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -80,7 +81,7 @@ def train(
     """
     from nearsight.train.detection import with_body_options
     from nearsight.train.exits import reported
-    from nearsight.train.recipe_file import resolve_recipe
+    from nearsight.train.recipe_file import read_changes, resolve_recipe
     from nearsight.train.runfolder import RunFolder, free_run_path
     from nearsight.train.runner import train as train_run
     from nearsight.train.trackers import check_trackers
@@ -98,7 +99,8 @@ def train(
         folder = RunFolder(run if run is not None else free_run_path(Path("runs"), resolved.model))
         resolved = with_body_options(resolved, folder)
         check_trackers(resolved)
-        summary = train_run(resolved, folder, audience=_audience, override=override)
+        fit_batch = "batch" not in {**(read_changes(config) if config else {}), **flags}
+        summary = train_run(resolved, folder, audience=_audience, override=override, fit_batch=fit_batch)
     if "test" in summary:
         _print_values("test", summary["test"])
     _print_unread(summary.get("problems", []))
@@ -128,22 +130,27 @@ def _assignments(pairs: list[str]) -> dict[str, Any]:
     return values
 
 
+def _number(value: float) -> str:
+    """Three places; a dash where there was nothing to measure."""
+    return "–" if math.isnan(value) else f"{value:.3f}"
+
+
 def _print_values(split: str, values: dict[str, float]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table("value", split, title="measured, by COCO's protocol")
     for name, value in values.items():
-        table.add_row(name, f"{value:.3f}")
+        table.add_row(name, _number(value))
     Console().print(table)
 
 
 @app.command(name="eval")
 def evaluate(
     run: Path,
+    data: str | None = None,
     /,
     *,
-    data: str | None = None,
     split: Literal["train", "val", "test"] | None = None,
     results: Path | None = None,
     device: str = "auto",
@@ -188,7 +195,7 @@ def evaluate(
     _print_values(chosen, evaluator.summary())
     _print_unread([f"{name}: {reason}" for name, reason in bad.reasons.items()])
     for name, (average, average50) in zip(images.classes, evaluator.per_class(), strict=True):
-        print(f"{name}: mAP {average:.3f}, mAP50 {average50:.3f}")
+        print(f"{name}: mAP {_number(average)}, mAP50 {_number(average50)}")
     if results is not None:
         results.parent.mkdir(parents=True, exist_ok=True)
         numbered = [(int(images.image_ids[index]), one) for index, one in found.items()]

@@ -50,17 +50,14 @@ def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | N
     """
     import json as json_format
 
-    import torch
     from rich.box import SIMPLE
     from rich.console import Console
     from rich.progress import track
     from rich.table import Table
 
-    from nearsight.models import count_cost, create_model, list_models
-    from nearsight.models.flops import module_multiply_adds, own_size
+    from nearsight.models import list_models
+    from nearsight.models.flops import known_costs, model_cost
     from nearsight.models.reported import REPORTED
-    from nearsight.models.size import as_pair
-    from nearsight.models.vit import VisionTransformer
 
     names = list_models(pattern)
     if not names:
@@ -71,23 +68,19 @@ def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | N
     for heading in ("input", "params", "operations", "reported"):
         table.add_column(heading, justify="right", no_wrap=True)
     rows = []
-    for name in track(names, "counting", console=Console(stderr=True), transient=True):
-        with torch.device("meta"):
-            model = create_model(name)
-        size = own_size(model) if img_size is None else as_pair(img_size)
-        cost = count_cost(model, size)
-        row: dict[str, Any] = {"name": name, "input": list(size), "parameters": cost.parameters, "flops": cost.flops}
-        if isinstance(model, VisionTransformer):
-            row["module_multiply_adds"] = module_multiply_adds(model, size)
+    known = known_costs() if img_size is None else {}
+    for name in track(names, "counting", console=Console(stderr=True), transient=True, disable=img_size is None):
+        row: dict[str, Any] = {"name": name, **(known.get(name) or model_cost(name, img_size))}
         paper = REPORTED.get(name)
         if paper is not None:
             row["reported"] = paper._asdict()
         rows.append(row)
         reported = f"{paper.parameters} / {paper.operations} / {paper.top1:.1f}" if paper else ""
-        side = f"{size[0]}" if size[0] == size[1] else f"{size[0]}×{size[1]}"
-        operations = row.get("module_multiply_adds", cost.flops)
-        in_papers_unit = f"{operations / 1e9:.2f}{'G' if isinstance(model, VisionTransformer) else 'B'}"
-        table.add_row(name, side, f"{cost.parameters / 1e6:.2f}M", in_papers_unit, reported)
+        height, width = row["input"]
+        side = f"{height}" if height == width else f"{height}×{width}"
+        of_modules = row.get("module_multiply_adds")
+        operations = f"{row['flops'] / 1e9:.2f}B" if of_modules is None else f"{of_modules / 1e9:.2f}G"
+        table.add_row(name, side, f"{row['parameters'] / 1e6:.2f}M", operations, reported)
     console.print(table)
     console.print(
         "Counted for one image. B: multiplications and additions of the equations as written, as SASA counts. G: "

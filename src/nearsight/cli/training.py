@@ -61,8 +61,10 @@ def train(
         changes["data"] = data
     resolved = resolve_recipe(recipe, config, changes)
     path = run or _new_run_path(resolved, recipe)
-    base = recipe or (read_changes(config).get("recipe") if config else None) or DEFAULT_RECIPE
-    return _train(resolved, path, show=show, override=override, base=base)
+    stated = read_changes(config) if config else {}
+    base = recipe or stated.get("recipe") or DEFAULT_RECIPE
+    fit_batch = "batch" not in {**stated, **changes}
+    return _train(resolved, path, show=show, override=override, base=base, fit_batch=fit_batch)
 
 
 def resume(
@@ -175,7 +177,7 @@ def predict(
     return 1 if any(one.problem for one in predictions) else 0
 
 
-def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str | None) -> int:
+def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str | None, fit_batch: bool = False) -> int:
     from nearsight.train.exits import PREEMPTED, reported
     from nearsight.train.progress import make_progress
     from nearsight.train.recipe_file import describe_changes
@@ -188,20 +190,23 @@ def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str 
     selections: list[str] = []  # only the process that leads has an audience
 
     def audience(trainer: Trainer) -> list[Listener]:
-        used = trainer.recipe  # --batch auto may have found another batch
+        used = trainer.recipe  # its batch may be another, that suits the data
         selections.append(trainer.task.selection)
         members: list[Listener] = [make_progress(trainer.total_steps, style=show)]
         members.extend(make_trackers(used, path))
         if base is not None:
             for line in describe_changes(named_recipe(base), used):
                 members[0].note(f"{base}: {line}")
+        if used.batch != recipe.batch:
+            members[0].note(f"a batch of {used.batch}, for few training images; --batch sets another")
         scaled = f"{used.lr:g} × {used.batch}/{used.lr_batch}" if used.lr_batch else f"{used.lr:g}"
         members[0].note(f"run: {path}  device: {trainer.device}  learning rate: {scaled} = {used.peak_lr:g}")
         return members
 
     try:
         with reported():
-            summary = train_run(recipe, RunFolder(path), audience=audience, override=override)
+            folder = RunFolder(path)
+            summary = train_run(recipe, folder, audience=audience, override=override, fit_batch=fit_batch)
     except SystemExit as leaving:
         if leaving.code == PREEMPTED:
             print(f"resume with: nearsight resume {path}", file=sys.stderr)

@@ -177,7 +177,7 @@ class BoxCollector:
                 f"bottom {bottom:g}); correct or remove it"
             )
         if not 0 <= label < len(self.classes):
-            raise ValueError(f"{where}: class {label} of {len(self.classes)} does not exist")
+            raise ValueError(f"{where}: there is no class {label}; they count from 0 to {len(self.classes) - 1}")
         height, width = self._sizes[image]
         inside = (max(left, 0.0), max(top, 0.0), min(right, float(width)), min(bottom, float(height)))
         if inside[2] <= inside[0] or inside[3] <= inside[1]:

@@ -58,7 +58,7 @@ def _read_labels(collector: BoxCollector, image: int, size: tuple[int, int], pat
             raise ValueError(f"{where}: a box is 'class column row width height', but there are {len(values)} numbers")
         label, col, row, wide, high = values
         if label != label // 1 or not 0 <= label < len(collector.classes):
-            raise ValueError(f"{where}: class {label:g} of {len(collector.classes)} does not exist")
+            raise ValueError(f"{where}: there is no class {label:g}; they count from 0 to {len(collector.classes) - 1}")
         if max(abs(value) for value in values[1:]) > 1.5:
             raise ValueError(
                 f"{where}: {values[1:]} are not fractions of the image; divide pixels by its width and height"

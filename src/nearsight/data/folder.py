@@ -71,6 +71,9 @@ def read_class_folders(root: Path, classes: tuple[str, ...] | None = None) -> Fi
     for class_name, folder in folders.items():
         files = _files_below(folder)
         if not files:
+            if {"images", "labels"} <= set(folders):
+                where = printable(str(folder.parent))
+                raise ValueError(f"{where} holds images with boxes, not classes: nearsight detect train {where}")
             raise ValueError(
                 f"class folder {printable(str(folder))} has no images ({', '.join(IMAGE_SUFFIXES)}); fill or remove it"
             )

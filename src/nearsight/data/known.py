@@ -107,7 +107,7 @@ def open_known(name: str, root: Path | None, *, download: bool) -> dict[str, Ima
     except (RuntimeError, OSError) as error:
         if download:
             raise ValueError(f"{name}: download to {printable(str(folder))} failed: {printable(str(error))}") from None
-        fetch = "" if name == "imagenet" else ", or allow the download"
+        fetch = "" if name == "imagenet" else ", or allow the download (--download)"
         raise ValueError(
             f"{name} is not in {printable(str(folder))}; say where it is with {name}:FOLDER{fetch}"
         ) from None

@@ -37,7 +37,7 @@ def open_data(source: str | Path, *, seed: int = 0, val_fraction: float = 0.1, d
 
 
 class OneSet(NamedTuple):
-    """Labelled images to evaluate on, the split they are, and a line that says where they come from."""
+    """Labelled images to evaluate on, the split they are ('all' of a set without any), and where they come from."""
 
     images: ImageSet
     split: str
@@ -50,14 +50,15 @@ def open_images(source: str | Path, *, split: str = "", download: bool = False) 
     Without `split`, a source with several gives its test split, or else val.
     """
     kind, parts = _find(str(source), download)
-    split = split or next(name for name in ("test", "val", "train") if name in parts)
-    if split not in parts:
+    chosen = split or next(name for name in ("test", "val", "train") if name in parts)
+    if chosen not in parts:
         raise ValueError(f"{kind}: no split {split!r}; it has {', '.join(parts)}")
-    images = parts[split]
+    images = parts[chosen]
     if not len(images):
-        raise ValueError(f"{kind}: its {split} split has no images")
-    whole = f"all {len(images)} images" if len(parts) == 1 else f"{len(images)} images of {split}"
-    return OneSet(images, split, f"{kind}: {whole}")
+        raise ValueError(f"{kind}: its {chosen} split has no images")
+    if len(parts) == 1 and not split:
+        return OneSet(images, "all", f"{kind}: all {len(images)} images")
+    return OneSet(images, chosen, f"{kind}: {len(images)} images of {chosen}")
 
 
 def _find(source: str, download: bool) -> tuple[str, dict[str, ImageSet]]:

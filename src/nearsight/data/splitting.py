@@ -99,7 +99,10 @@ def encode_labels(values: Iterable[str], classes: Iterable[str] | None = None) -
     missing = sorted({name for name in listed if name not in position})
     if missing:
         shown = ", ".join(repr(printable(name)) for name in missing[:5])
-        raise ValueError(f"classes without training images: {shown}; add them to train or remove them here")
+        raise ValueError(
+            f"classes without training images: {shown}; add some to the training images, or remove these classes from "
+            "the others"
+        )
     return np.array([position[name] for name in listed], dtype=np.int64), known
 
 

@@ -12,7 +12,9 @@ papers, two ways of counting, found by fitting the rows they print:
 """
 
 import copy
-from typing import NamedTuple
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -63,6 +65,23 @@ def cost_by_name(name: str, img_size: int | tuple[int, int] | None = None, **arg
         model = create_model(name, **arguments)
     assert isinstance(model, VisionTransformer | ResNet)
     return count_cost(model, own_size(model) if img_size is None else img_size, model.in_chans)
+
+
+def model_cost(name: str, img_size: int | tuple[int, int] | None = None) -> dict[str, Any]:
+    """What `nearsight models` shows of a registered model: input, parameters, operations in both papers' ways."""
+    with torch.device("meta"):
+        model = create_model(name)
+    size = own_size(model) if img_size is None else as_pair(img_size)
+    cost = count_cost(model, size)
+    row: dict[str, Any] = {"input": list(size), "parameters": cost.parameters, "flops": cost.flops}
+    if isinstance(model, VisionTransformer):
+        row["module_multiply_adds"] = module_multiply_adds(model, size)
+    return row
+
+
+def known_costs() -> dict[str, dict[str, Any]]:
+    """`model_cost` of every registered model, as it was counted once and as tests hold it."""
+    return json.loads(Path(__file__).with_name("costs.json").read_text())
 
 
 def module_multiply_adds(model: VisionTransformer, img_size: int | tuple[int, int]) -> int:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import warnings
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from nearsight.models import create_model
+from nearsight.models import create_model, list_detectors
 from nearsight.train.recipe import Recipe
+from nearsight.train.recipe_file import thaw
+from nearsight.train.runfolder import CONFIG
 from nearsight.train.weights import load_weights, read_weights
 
 
@@ -17,8 +22,21 @@ def build_classifier(recipe: Recipe, num_classes: int) -> nn.Module:
     """The recipe's model with fresh weights, or with those of ``init_from``."""
     model = _fresh(recipe, num_classes)
     if recipe.init_from:
+        _check_origin(recipe)
         load_weights(model, read_weights(recipe.init_from), recipe.init_from, new_head=True)
     return model
+
+
+def _check_origin(recipe: Recipe) -> None:
+    """Weights of a run fit a model of the same name, or of one that differs in image size alone."""
+    config = Path(recipe.init_from) / CONFIG
+    origin = thaw(config) if config.is_file() else recipe
+    families = [re.sub(r"_(32|64|96)$", "", name) for name in (origin.model, recipe.model)]
+    if families[0] != families[1]:
+        raise ValueError(
+            f"{recipe.init_from} is a run of {origin.model}, whose weights do not fit {recipe.model}; use --model "
+            f"{origin.model}"
+        )
 
 
 def _fresh(recipe: Recipe, num_classes: int) -> nn.Module:
@@ -27,6 +45,8 @@ def _fresh(recipe: Recipe, num_classes: int) -> nn.Module:
         arguments["patch_size"] = recipe.patch_size
     if recipe.model.startswith("timm:"):
         return _timm_classifier(recipe, {"img_size": recipe.image_size, **arguments})
+    if recipe.model in list_detectors():
+        raise ValueError(f"{recipe.model} is a detector; train it with: nearsight detect train {recipe.data}")
     try:
         return create_model(recipe.model, img_size=recipe.image_size, **arguments)
     except ValueError as error:
@@ -73,4 +93,6 @@ def timm_model(name: str, **arguments: Any) -> nn.Module:
     try:
         return timm.create_model(name, **arguments)
     except Exception as error:  # a wrong name, argument or size: its models raise nearly every type
-        raise ValueError(f"timm cannot build {name!r}: {' '.join(str(error).split())}") from error
+        near = difflib.get_close_matches(name, timm.list_models(), n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near and name not in near else ""
+        raise ValueError(f"timm cannot build {name!r}: {' '.join(str(error).split())}{hint}") from error

@@ -74,6 +74,9 @@ def compare_runs(runs: Sequence[str | Path], measure: str = "") -> Comparison:
         raise ValueError("comparing needs at least two runs")
     _check_distinct(runs)
     recipes = [run_recipe(run) for run in runs]
+    if len({recipe.task for recipe in recipes}) > 1:
+        told = ", ".join(f"{run} is {recipe.task}" for run, recipe in zip(runs, recipes, strict=True))
+        raise ValueError(f"runs of different tasks have no measure in common: {told}")
     summaries = [_summary(run) for run in runs]
     described = [_setting(recipe, data) for recipe, data in zip(recipes, _data_names(runs, recipes), strict=True)]
     measure = measure or _default_measure(summaries)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Literal
 
 Change = Literal["never", "override", "free"]
 """What resuming may do with a field: nothing (another experiment), change it when asked, or change it freely."""
+
+
+TINY = 1e-9
+"""The least of what must be above zero."""
 
 
 def option(default: Any, help: str, *, change: Change = "override", choices: tuple[str, ...] = ()) -> Any:
@@ -22,7 +27,9 @@ def check_range(owner: Any, low: float, high: float, *names: str) -> None:
     for name in names:
         value = getattr(owner, name)
         if not low <= value <= high:
-            raise ValueError(f"{name} must be between {low:g} and {high:g}, got {value!r}")
+            bounds = {(0, math.inf): "at least 0", (1, math.inf): "at least 1", (TINY, math.inf): "above 0"}
+            told = bounds.get((low, high), f"between {0 if low == TINY else low:g} and {high:g}")
+            raise ValueError(f"{name} must be {told}, got {value!r}")
 
 
 def check_choices(owner: Any) -> None:

@@ -10,6 +10,7 @@ from nearsight.data import ImageSet
 from nearsight.train.recipe import Recipe
 
 _FEW = 100
+_UPDATES = 4  # in an epoch
 _NAMED = 5
 
 
@@ -25,15 +26,16 @@ class BatchTooLargeError(ValueError):
 
 
 def fitting_batch(count: int) -> int:
-    """A power of two that leaves an epoch of ``count`` images at least four updates, or as many as there can be."""
+    """A power of two that leaves an epoch of ``count`` images ``_UPDATES`` or more, or as many as there can be."""
     return max(2, 2 ** (count.bit_length() - 3))
 
 
 def check_batch(recipe: Recipe, count: int) -> None:
-    """A training set fills at least one batch."""
+    """A training set fills at least one batch; with ``batch_auto`` four, where a smaller batch can bring that about."""
     if count < 2:
         raise ValueError(f"there {'is one training image' if count else 'are no training images'}; two are the least")
-    if count < recipe.batch:
+    few = recipe.batch_auto and count < _UPDATES * recipe.batch and fitting_batch(count) < recipe.batch
+    if count < recipe.batch or few:
         raise BatchTooLargeError(recipe, count)
 
 

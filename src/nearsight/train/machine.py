@@ -44,9 +44,11 @@ def cut_batch(recipe: Recipe, world: World, multiple: int) -> tuple[int, int]:
     if recipe.batch % (world.size * multiple):
         fits = [n for n in range(1, recipe.batch + 1) if recipe.batch % (n * multiple) == 0]
         shown = ", ".join(str(n) for n in fits[:12])
+        whole = world.size * multiple
+        groups = f" in groups of {multiple}, which mixup and cutmix need" if multiple > 1 else ""
         raise ValueError(
-            f"a batch of {recipe.batch} cannot be shared by {world.size} processes in groups of {multiple}; "
-            f"numbers of processes that fit: {shown}"
+            f"a batch of {recipe.batch} cannot be shared by {world.size} processes{groups}; use --batch "
+            f"{-(-recipe.batch // whole) * whole}, or a number of processes that fits: {shown}"
         )
     share = recipe.batch // world.size
     micro = recipe.micro_batch or share

@@ -33,13 +33,19 @@ def check_run(run: RunFolder, recipe: Recipe, task: Task, *, total_steps: int, o
         return False
     old, identity = thaw(run.path / CONFIG), run.read_json(IDENTITY)
     if identity is not None:
-        _check_same_data(identity, task.fingerprint())
+        changed = [name for name, value in task.fingerprint().items() if identity.get(name) != value]
+        if changed:
+            raise ValueError(
+                f"the data changed since the run was started on {old.data}: {recipe.data} has other images or labels "
+                f"in {', '.join(changed)}. Start a new run, with another --run"
+            )
         old = old.with_changes(data=recipe.data)  # the same data, as its fingerprint has shown, may lie elsewhere
+    late = {name: values for name, values in differences(old, recipe).items() if change_rule(name) == "override"}
+    if late and finished_summary(run, total_steps) is not None:
+        raise ValueError(
+            f"this run is finished, and {_listed(late)}. Start a new run; --override --epochs makes this one longer"
+        )
     check_same_experiment(old, recipe, override=override)
-    if finished_summary(run, total_steps) is not None:
-        late = {name: values for name, values in differences(old, recipe).items() if change_rule(name) == "override"}
-        if late:
-            raise ValueError(f"this run is finished: {_listed(late)} comes too late. Start a new run, or add --epochs")
     return True
 
 
@@ -80,12 +86,6 @@ def check_same_experiment(old: Recipe, new: Recipe, *, override: bool) -> None:
     unasked = {name: values for name, values in changed.items() if change_rule(name) == "override"}
     if unasked and not override:
         raise ValueError(f"the run was started with other settings: {_listed(unasked)}. Add --override to change them")
-
-
-def _check_same_data(old: dict[str, Any], new: dict[str, Any]) -> None:
-    changed = {name: (old.get(name), value) for name, value in new.items() if old.get(name) != value}
-    if changed:
-        raise ValueError(f"the data changed since the run was started: {_listed(changed)}. Start a new run")
 
 
 def _listed(changed: dict[str, tuple[Any, Any]]) -> str:

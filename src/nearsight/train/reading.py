@@ -103,8 +103,10 @@ def load_classifier(run: str | Path) -> tuple[nn.Module, Recipe, list[str]]:
     """(model with the selected weights, recipe, class names) of a classification run."""
     recipe = run_recipe(run)
     classes = class_names(run)
-    if recipe.task != "classification" or not classes:
-        raise ValueError(f"{run} is not a classification run with a list of classes")
+    if recipe.task != "classification":
+        raise ValueError(f"{run} is a detection run; use it with: nearsight detect predict {run}")
+    if not classes:
+        raise ValueError(f"{run} is not a run with a list of classes")
     model = build_classifier(recipe.with_changes(init_from="", drop_path=0.0), len(classes))
     load_weights(model, selected_weights(RunFolder(run)), str(run))
     return model.eval(), recipe, classes

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nearsight.train.detection_fields import DetectionFields
-from nearsight.train.fields import check_choices, check_range, check_types, option
+from nearsight.train.fields import TINY, check_choices, check_range, check_types, option
 
 _NOT_OPTIONS = {
     "num_classes": "it follows from the data (--first-classes keeps fewer)",
@@ -46,7 +46,7 @@ class ModelFields:
         "convit_tiny", "name of the model (nearsight models lists them; timm:NAME is one of timm)", change="never"
     )
     model_options: dict[str, Any] = option(  # noqa: RUF009 - the helper makes a field with a factory
-        dict, "further arguments of the model, such as locality_strength", change="never"
+        dict, "further arguments of the model, such as --model-options.locality_strength 2", change="never"
     )
     image_size: int = option(224, "side of the training images in pixels", change="never")
     patch_size: int = option(0, "side of a patch in pixels (0: the model's own)", change="never")
@@ -199,8 +199,8 @@ class Recipe(
         )
         check_range(self, 0, 10, "randaugment_magnitude")
         check_range(self, 1, float("inf"), "batch", "image_size", "repeats", "log_every", "keep", "nonfinite_limit")
-        check_range(self, 1e-9, float("inf"), "epochs", "eval_every", "save_minutes", "distill_temperature")
-        check_range(self, 1e-9, 1, "fraction", "crop_scale", "eval_crop")
+        check_range(self, TINY, float("inf"), "epochs", "eval_every", "save_minutes", "distill_temperature")
+        check_range(self, TINY, 1, "fraction", "crop_scale", "eval_crop")
         check_range(self, 0, 0.9, "val_fraction")
         for name, value in vars(self).items():
             if isinstance(value, float) and not math.isfinite(value):

@@ -50,6 +50,8 @@ def plain_yaml(text: str) -> Any:
     try:
         return _PlainLoader(text).get_single_data()
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that does not exist is a ValueError
+        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
+            raise ValueError(f"line {error.problem_mark.line + 1}: {error.problem}") from error
         raise ValueError(" ".join(str(error).split())) from error
 
 

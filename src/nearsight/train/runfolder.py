@@ -78,6 +78,8 @@ class RunFolder:
     @contextlib.contextmanager
     def owned(self) -> Iterator[None]:
         """Hold the run's lock; ``FolderInUseError`` names the process that has it."""
+        if self.path.is_file():
+            raise ValueError(f"{self.path} is a file; a run is a folder: choose another --run")
         with disk_errors(f"opening the run folder {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(self.path / "run.lock", os.O_RDWR | os.O_CREAT, 0o666)

@@ -34,19 +34,21 @@ def make_task(recipe: Recipe) -> Task:
     return ClassificationTask(recipe)
 
 
-def _fitting_task(recipe: Recipe, folder: RunFolder) -> tuple[Recipe, Task]:
-    """The task, and the recipe with a batch that the data can fill where ``--batch auto`` allows another.
+def _fitting_task(recipe: Recipe, folder: RunFolder, fit_batch: bool) -> tuple[Recipe, Task]:
+    """The task, and the recipe with a batch that suits the data where another is allowed.
 
     A run that has weights of its own no longer needs those it started from, which may be gone.
     """
-    warm = {} if not folder.checkpoints().steps() else {"init_from": ""}
+    allowed = recipe.with_changes(batch_auto=recipe.batch_auto or fit_batch)
+    if folder.checkpoints().steps():
+        allowed = allowed.with_changes(init_from="")
     try:
-        return recipe, make_task(recipe.with_changes(**warm))
+        return recipe, make_task(allowed)
     except BatchTooLargeError as error:
-        if not recipe.batch_auto:
+        if not allowed.batch_auto:
             raise
-        recipe = recipe.with_changes(batch=error.fits)
-    return recipe, make_task(recipe.with_changes(**warm))
+        fits = error.fits
+    return recipe.with_changes(batch=fits), make_task(allowed.with_changes(batch=fits))
 
 
 def train(
@@ -56,9 +58,11 @@ def train(
     task: Task | None = None,
     audience: Audience | None = None,
     override: bool = False,
+    fit_batch: bool = False,
 ) -> dict[str, Any]:
     """Train ``recipe`` in ``folder``, or go on with the run that is there. Returns the summary in ``done.json``.
 
+    ``fit_batch``: a set too small for four of the recipe's batches may have smaller ones.
     Raises a ``RunEnded`` (whose ``code`` is the exit code) when the run stops early, ``ValueError`` for bad input.
     """
     with contextlib.ExitStack() as cleanup:
@@ -68,7 +72,7 @@ def train(
         stop = cleanup.enter_context(listening())
         # Data and model first: a mistake in their names leaves no folder behind.
         if task is None:
-            recipe, task = _fitting_task(recipe, folder)
+            recipe, task = _fitting_task(recipe, folder, fit_batch)
         trainer = Trainer(task, recipe, folder, world=world, device=device, stop=stop)
         cleanup.callback(trainer.close)
         if world.leads:
