@@ -193,5 +193,5 @@ def test_words_that_yaml_takes_for_truth_values_are_words(tmp_path):
 def test_bad_yaml_is_told_by_its_line(tmp_path):
     file = tmp_path / "recipe.yaml"
     file.write_text("epochs: 3\nmodel: x: y\n")
-    with pytest.raises(ValueError, match="is not a plain YAML recipe: line 2: mapping values are not allowed here$"):
+    with pytest.raises(ValueError, match=r"is not a plain YAML recipe: line 2: mapping values are not allowed here$"):
         read_changes(file)
