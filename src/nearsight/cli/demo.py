@@ -13,7 +13,7 @@ from typing import Any
 
 SETTINGS: dict[str, Any] = {
     "data": "clothing",
-    "image_size": 48,
+    "image_size": 40,
     "patch_size": 8,
     "epochs": 15.0,
     "warmup_epochs": 1.0,
