@@ -60,7 +60,7 @@ def finished_summary(run: RunFolder, total_steps: int) -> dict[str, Any] | None:
 
 
 def record_run(run: RunFolder, recipe: Recipe, task: Task, device: torch.device) -> None:
-    """Write down what the run is made of. The environments of earlier sessions stay on record."""
+    """Write down what the run is made of. The environments of earlier starts stay on record."""
     for name, text in task.files().items():
         run.write_text(name, text)
     run.write_json(IDENTITY, task.fingerprint())
