@@ -197,8 +197,6 @@ def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str 
         if base is not None:
             for line in describe_changes(named_recipe(base), used):
                 members[0].note(f"{base}: {line}")
-        if used.batch != recipe.batch:
-            members[0].note(f"a batch of {used.batch}, for few training images; --batch sets another")
         scaled = f"{used.lr:g} × {used.batch}/{used.lr_batch}" if used.lr_batch else f"{used.lr:g}"
         members[0].note(f"run: {path}  device: {trainer.device}  learning rate: {scaled} = {used.peak_lr:g}")
         return members

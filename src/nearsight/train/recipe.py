@@ -207,8 +207,8 @@ class Recipe(
                 raise ValueError(f"{name} must be a finite number, got {value!r}")
         for name in self.model_options:
             # A detector's backbone has an img_size of its own, whatever the size of the pictures.
-            known = name in _NOT_OPTIONS and not (name == "img_size" and self.task == "detection")
-            if not isinstance(name, str) or known:
+            set_elsewhere = name in _NOT_OPTIONS and not (name == "img_size" and self.task == "detection")
+            if not isinstance(name, str) or set_elsewhere:
                 why = _NOT_OPTIONS.get(name, "an argument's name is a word")
                 raise ValueError(f"model_options must leave out {name!r}: {why}")
         if self.warmup_epochs >= self.epochs:

@@ -71,6 +71,7 @@ def train(
         prepare_torch(recipe, device)
         stop = cleanup.enter_context(listening())
         # Data and model first: a mistake in their names leaves no folder behind.
+        asked_batch = recipe.batch
         if task is None:
             recipe, task = _fitting_task(recipe, folder, fit_batch)
         trainer = Trainer(task, recipe, folder, world=world, device=device, stop=stop)
@@ -86,6 +87,8 @@ def train(
             cleanup.callback(trainer.listeners.close)
         for line in task.describe():
             trainer.note(line)
+        if recipe.batch != asked_batch:
+            trainer.note(f"a batch of {recipe.batch}, for few training images; --batch sets another")
         summary = finished_summary(folder, trainer.total_steps) or {}
         report_due = recipe.report
         if world.tell(len(summary)):  # the lead's word: others may see an older state of a shared disk
