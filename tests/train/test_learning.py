@@ -80,6 +80,14 @@ def test_average_trails_the_weights():
     assert ema_weight(10**6, 0.999) == pytest.approx(0.001)
 
 
+def _plain_step(task, *, precision=torch.float32, micro=16, window=4):
+    """(workbench, step, feed) of a task on the CPU, uncaptured, without clipping."""
+    cpu, recipe = torch.device("cpu"), task.recipe
+    bench = Workbench(task, recipe, World(), cpu)
+    settings = StepSettings(cpu, precision, 0.0, micro, recipe.batch // micro, window, compile=False, capture=False)
+    return bench, TrainStep(task, bench, settings, World()), task.feed(0, Place(cpu, micro_batch=micro))
+
+
 def _run_steps(recipe, *, micro, precision=torch.float32, steps=6, compile=False):
     task = ToyTask(recipe)
     bench = Workbench(task, recipe, World(), torch.device("cpu"))
@@ -123,11 +131,7 @@ def test_bf16_learns_like_fp32():
 
 
 def test_fp16_scale_backs_off_and_recovers():
-    recipe = toy_recipe(drop_path=0.0)
-    task = ToyTask(recipe)
-    bench = Workbench(task, recipe, World(), torch.device("cpu"))
-    settings = StepSettings(torch.device("cpu"), torch.float16, 0.0, 16, 1, 4, compile=False, capture=False)
-    step = TrainStep(task, bench, settings, World())
+    _, step, _ = _plain_step(ToyTask(toy_recipe(drop_path=0.0)), precision=torch.float16)
     assert step.scale.item() == 2.0**16
     for bad in (1.0, 1.0, 0.0):
         step._adapt_scale(torch.tensor(bad))
@@ -138,12 +142,7 @@ def test_fp16_scale_backs_off_and_recovers():
 
 
 def test_fp16_overflow_is_not_trouble():
-    recipe = toy_recipe(drop_path=0.0)
-    task = ToyTask(recipe)
-    bench = Workbench(task, recipe, World(), torch.device("cpu"))
-    settings = StepSettings(torch.device("cpu"), torch.float16, 0.0, 16, 1, 4, compile=False, capture=False)
-    step = TrainStep(task, bench, settings, World())
-    feed = task.feed(0, Place(torch.device("cpu"), micro_batch=16))
+    bench, step, feed = _plain_step(ToyTask(toy_recipe(drop_path=0.0)), precision=torch.float16)
     before = [parameter.clone() for parameter in bench.model.parameters()]
     step.scale.fill_(1e38)
     step(0, next(feed), 1e-2, 0.1, seed=0)
@@ -157,12 +156,7 @@ def test_fp16_overflow_is_not_trouble():
 
 
 def test_the_ring_must_be_read_in_time():
-    recipe = toy_recipe()
-    task = ToyTask(recipe)
-    bench = Workbench(task, recipe, World(), torch.device("cpu"))
-    settings = StepSettings(torch.device("cpu"), torch.float32, 0.0, 16, 1, 1, compile=False, capture=False)
-    step = TrainStep(task, bench, settings, World())
-    feed = task.feed(0, Place(torch.device("cpu"), micro_batch=16))
+    _, step, feed = _plain_step(ToyTask(toy_recipe()), window=1)
     step(0, next(feed), 1e-2, 0.1, seed=0)
     with pytest.raises(RuntimeError, match="read"):
         step(1, next(feed), 1e-2, 0.1, seed=1)
@@ -215,12 +209,7 @@ def test_a_skipped_step_leaves_batch_norms_as_they_were():
             batch = super().prepare(inputs, step, first)
             return batch._replace(inputs=batch.inputs * (float("inf") if int(step) == 1 else 1.0))
 
-    recipe = toy_recipe(drop_path=0.0)
-    task = Normed(recipe)
-    bench = Workbench(task, recipe, World(), torch.device("cpu"))
-    settings = StepSettings(torch.device("cpu"), torch.float32, 0.0, 8, 2, 3, compile=False, capture=False)
-    step = TrainStep(task, bench, settings, World())
-    feed = task.feed(0, Place(torch.device("cpu"), micro_batch=8))
+    bench, step, feed = _plain_step(Normed(toy_recipe(drop_path=0.0)), micro=8)
     seen = []
     for number in range(3):
         step(number, next(feed), 1e-2, 0.1, seed=number)
