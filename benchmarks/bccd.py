@@ -1,11 +1,17 @@
-"""Convolution against attention in RetinaNet on real data, from scratch: BCCD's blood cells, same recipe, some seeds.
+"""Convolution against attention in RetinaNet on real data: BCCD's blood cells, same recipe, some seeds.
 
     PYTHONPATH=src python benchmarks/bccd.py FOLDER --out results/bccd.json
+    PYTHONPATH=src python benchmarks/bccd.py FOLDER --out results/bccd_warm.json --pretrain photographs.npz:64
 
 FOLDER holds BCCD as COCO json (train.json, val.json, test.json, images/). Every run is a process of its own that trains
 through the package's engine on `train`, selects its checkpoint on `val` and measures it once on `test`. Some runs share
 the device at a time (--parallel), so the seconds of a run say less than those of benchmarks/detection.py.
 On one H200: about three minutes for 3 models × 3 seeds with --parallel 9. results/bccd.md has what came out.
+
+All weights start at random, unless --pretrain names images with classes: then each backbone first learns to classify
+them (SASA's does so on ImageNet), once, by the recipe `small`, and every detector on it starts from the weights that
+val selected there. Those runs stay beside the results, in OUT_pretrained/BACKBONE. The next call goes on with one that
+was broken off, reuses one that is finished, and refuses one of other settings.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +35,15 @@ MODELS = (
     "retinanet_sasa_resnet26_convstem_attention",
 )
 REPORTED = ("mAP", "mAP50", "mAP75", "mAP_small", "mAP_medium", "mAP_large", "AR100")
+# What a run in a process of its own does not get from the options of all runs.
+NOT_PASSED = ("data", "out", "models", "seeds", "graphs", "parallel", "limit", "one", "init_from", "backbone")
+
+
+def sized_source(text: str) -> str:
+    data, _, size = text.rpartition(":")
+    if not data or not size.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not DATA:SIZE, such as photographs.npz:64")
+    return text
 
 
 def arguments() -> argparse.Namespace:
@@ -45,12 +61,64 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--channels", type=int, default=128, help="of pyramid and heads; the paper has 256")
     parser.add_argument("--head-depth", type=int, default=4)
     parser.add_argument("--width-multiplier", type=float, default=1.0, help="of the backbone")
+    parser.add_argument("--pretrain", type=sized_source, metavar="DATA:SIZE", help="what backbones classify first")
+    parser.add_argument("--pretrain-epochs", type=float, default=40.0)
+    parser.add_argument("--pretrain-batch", type=int, default=256)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--graphs", default="auto", choices=("auto", "on", "off"), help="capture steps in CUDA graphs")
     parser.add_argument("--parallel", type=int, default=3, help="runs at a time")
     parser.add_argument("--limit", type=float, default=480.0, help="seconds after which no further run starts")
     parser.add_argument("--one", nargs=2, metavar=("MODEL", "SEED"), help=argparse.SUPPRESS)
+    parser.add_argument("--init-from", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--backbone", nargs=2, metavar=("NAME", "FOLDER"), help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def how_to_run(options: argparse.Namespace) -> dict[str, Any]:
+    """The fields that detectors and backbones share."""
+    return {
+        "device": options.device,
+        "graphs": options.graphs,
+        "compile": "off",  # compiling takes longer than these runs
+        "channels_last": options.device != "cpu",
+        "report": False,
+        "resident": "on",
+    }
+
+
+def pretrain_one(options: argparse.Namespace) -> dict[str, Any]:
+    """One backbone as a classifier, in this process; its folder has the weights."""
+    from nearsight.train.recipe import differences
+    from nearsight.train.recipes import named_recipe
+    from nearsight.train.runfolder import RunFolder
+    from nearsight.train.runner import train
+
+    backbone, folder = options.backbone
+    data, _, size = options.pretrain.rpartition(":")
+    small = named_recipe("small")
+    recipe = small.with_changes(
+        data=data,
+        model=backbone,
+        model_options={"width_multiplier": options.width_multiplier},
+        image_size=int(size),
+        epochs=options.pretrain_epochs,
+        warmup_epochs=min(5.0, options.pretrain_epochs / 10),
+        batch=options.pretrain_batch,
+        eval_every=max(1.0, options.pretrain_epochs / 10),
+        **how_to_run(options),
+    )
+    summary = train(recipe, RunFolder(folder))
+    return {
+        "run": folder,
+        "recipe": "small",
+        "changes": {name: new for name, (_, new) in differences(small, recipe).items()},
+        "peak_lr": recipe.peak_lr,
+        "val_top1": summary["selected"]["value"],
+        "selected": summary["selected"],
+        "parameters": summary["parameters"],  # with the classifier, which the detector leaves behind
+        "skipped_steps": summary["skipped_steps"],
+        "train_seconds": summary["seconds"],
+    }
 
 
 def run_one(options: argparse.Namespace) -> dict[str, Any]:
@@ -72,6 +140,7 @@ def run_one(options: argparse.Namespace) -> dict[str, Any]:
             "smallest_anchor": 16,
             "width_multiplier": options.width_multiplier,
         },
+        init_from=options.init_from,
         image_size=options.width,
         image_height=options.height,
         flip_vertical=0.5,  # a smear has no up
@@ -81,12 +150,7 @@ def run_one(options: argparse.Namespace) -> dict[str, Any]:
         lr=options.lr,
         lr_batch=options.batch,
         eval_every=options.eval_every,
-        device=options.device,
-        graphs=options.graphs,
-        compile="off",  # compiling takes longer than these runs
-        channels_last=options.device != "cpu",
-        report=False,
-        resident="on",
+        **how_to_run(options),
     )
     started = time.time()
     with tempfile.TemporaryDirectory() as folder:
@@ -98,6 +162,7 @@ def run_one(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "model": model,
         "seed": seed,
+        "init_from": recipe.init_from or None,
         "parameters": summary["parameters"],
         "test": {name: summary["test"][name] for name in REPORTED},
         "val": [
@@ -117,20 +182,18 @@ def run_one(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def launch(options: argparse.Namespace, model: str, seed: int, graphs: str) -> tuple[dict[str, Any] | None, str]:
-    """Run one (model, seed) in a process of its own; its result, or the end of what it said."""
+def launch(options: argparse.Namespace, graphs: str, job: list[str]) -> tuple[dict[str, Any] | None, str]:
+    """Do one job in a process of its own; its result, or the end of what it said."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "one.json"
         passed = [
             f"--{name.replace('_', '-')}={value}"
             for name, value in vars(options).items()
-            if name not in ("data", "out", "models", "seeds", "one", "graphs", "parallel", "limit")
+            if name not in NOT_PASSED and value is not None
         ]
-        command = [sys.executable, __file__, options.data, f"--out={out}", f"--graphs={graphs}", *passed]
+        command = [sys.executable, __file__, options.data, f"--out={out}", f"--graphs={graphs}", *passed, *job]
         threads = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "2")}
-        finished = subprocess.run(
-            [*command, "--one", model, str(seed)], env={**os.environ, **threads}, capture_output=True, text=True
-        )
+        finished = subprocess.run(command, env={**os.environ, **threads}, capture_output=True, text=True)
         if finished.returncode == 0:
             return json.loads(out.read_text()), ""
         return None, (finished.stderr or finished.stdout)[-1500:]
@@ -149,50 +212,110 @@ def summarise(runs: list[dict[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def main() -> None:
-    options = arguments()
-    if options.one:
-        options.out.write_text(json.dumps(run_one(options)))
-        return
-    started = time.time()
-    runs: list[dict[str, Any]] = []
-    failures: list[dict[str, Any]] = []
+@dataclass
+class Results:
+    """What has come out so far; the file always has all of it."""
 
-    def work(job: tuple[str, int]) -> None:
-        if time.time() - started > options.limit:
-            failures.append({"model": job[0], "seed": job[1], "error": "not started: out of time"})
-            return
-        result, said = launch(options, *job, options.graphs)
-        if result is None and options.graphs != "off":
-            failures.append({"model": job[0], "seed": job[1], "graphs": options.graphs, "error": said})
-            result, said = launch(options, *job, "off")
-        if result is None:
-            failures.append({"model": job[0], "seed": job[1], "graphs": "off", "error": said})
-        else:
-            runs.append(result)
-            print(f"{job[0]} seed {job[1]}: {result['test']} in {result['wall_seconds']} s", flush=True)
+    options: argparse.Namespace
+    started: float = field(default_factory=time.time)
+    pretraining: dict[str, dict[str, Any]] = field(default_factory=dict)  # by backbone
+    runs: list[dict[str, Any]] = field(default_factory=list)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+
+    def attempt(self, who: dict[str, Any], job: list[str]) -> dict[str, Any] | None:
+        """The result of a job; where it fails, of a second try without CUDA graphs. Failures are noted."""
+        if time.time() - self.started > self.options.limit:
+            self.failures.append({**who, "error": "not started: out of time"})
+            return None
+        for graphs in dict.fromkeys((self.options.graphs, "off")):
+            result, said = launch(self.options, graphs, job)
+            if result is not None:
+                return result
+            self.failures.append({**who, "graphs": graphs, "error": said})
+        return None
+
+    def write(self) -> None:
+        hidden = ("one", "init_from", "backbone")
         content = {
             "what": "BCCD test split, measured",
-            "settings": {name: str(value) for name, value in vars(options).items() if name != "one"},
-            "total_seconds": round(time.time() - started, 1),
-            "summary": summarise(runs),
-            "runs": runs,
-            "failures": failures,
+            "settings": {name: str(value) for name, value in vars(self.options).items() if name not in hidden},
+            "total_seconds": round(time.time() - self.started, 1),
+            "pretraining": self.pretraining,
+            "summary": summarise(self.runs),
+            "runs": self.runs,
+            "failures": self.failures,
         }
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(content, indent=1) + "\n")
+        self.options.out.parent.mkdir(parents=True, exist_ok=True)
+        self.options.out.write_text(json.dumps(content, indent=1) + "\n")
 
-    jobs = [(model, seed) for seed in options.seeds for model in options.models]
-    with ThreadPoolExecutor(options.parallel) as pool:
+
+def backbones_of(models: list[str]) -> dict[str, str]:
+    """The classification model that each detector stands on."""
+    from nearsight.models.retinanet import backbone_of
+
+    found = {model: backbone_of(model) for model in models}
+    unknown = [model for model, backbone in found.items() if backbone is None]
+    if unknown:
+        sys.exit(f"there is no detector {unknown[0]!r}")
+    return {model: backbone for model, backbone in found.items() if backbone is not None}
+
+
+def pretrain(results: Results, backbones: set[str]) -> None:
+    """Every backbone once, some at a time."""
+    out = results.options.out
+
+    def work(backbone: str) -> None:
+        folder = out.with_name(f"{out.stem}_pretrained") / backbone
+        result = results.attempt({"backbone": backbone}, ["--backbone", backbone, str(folder)])
+        if result is not None:
+            results.pretraining[backbone] = result
+            print(f"{backbone}: {result['val_top1']:.2f} % on val in {result['train_seconds']} s", flush=True)
+        results.write()
+
+    with ThreadPoolExecutor(results.options.parallel) as pool:
+        list(pool.map(work, sorted(backbones)))
+
+
+def train_detectors(results: Results, jobs: list[tuple[str, int]], backbones: dict[str, str]) -> None:
+    """Every job, some at a time; where its detector's backbone is named, from the weights of that backbone's run."""
+
+    def work(job: tuple[str, int]) -> None:
+        model, seed = job
+        who, command = {"model": model, "seed": seed}, ["--one", model, str(seed)]
+        if model in backbones and backbones[model] not in results.pretraining:
+            results.failures.append({**who, "error": f"not started: {backbones[model]} was not pretrained"})
+            result = None
+        else:
+            if model in backbones:
+                command += ["--init-from", results.pretraining[backbones[model]]["run"]]
+            result = results.attempt(who, command)
+        if result is not None:
+            results.runs.append(result)
+            print(f"{model} seed {seed}: {result['test']} in {result['wall_seconds']} s", flush=True)
+        results.write()
+
+    with ThreadPoolExecutor(results.options.parallel) as pool:
         list(pool.map(work, jobs))
-    for model, values in summarise(runs).items():
+
+
+def main() -> None:
+    options = arguments()
+    if options.one or options.backbone:
+        options.out.write_text(json.dumps(run_one(options) if options.one else pretrain_one(options)))
+        return
+    results = Results(options)
+    backbones = backbones_of(options.models) if options.pretrain else {}
+    pretrain(results, set(backbones.values()))
+    jobs = [(model, seed) for seed in options.seeds for model in options.models]
+    train_detectors(results, jobs, backbones)
+    for model, values in summarise(results.runs).items():
         shown = ", ".join(
             f"{name} {values[name]['mean']:.3f} ± {values[name]['sd'] or 0:.3f}" for name in ("mAP", "mAP50")
         )
         print(f"{model} (n = {values['n']}): {shown}")
-    for failure in failures:
+    for failure in results.failures:
         print(f"failed: {failure}", file=sys.stderr)
-    sys.exit(0 if len(runs) == len(jobs) else 1)
+    sys.exit(0 if len(results.runs) == len(jobs) else 1)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ that torch hands out uninitialised is filled with NaN, so that an element no ker
 import json
 import os
 import warnings
+from unittest import mock
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -14,7 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from nearsight.functional.local import local_attention, query_key_value
-from nearsight.kernels import gated_triton, local_triton
+from nearsight.kernels import _local_triton_launch, gated_triton, local_triton
 
 # Threads beyond the image divide zero by zero; what they compute is never stored.
 warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
@@ -30,7 +31,10 @@ LOCAL = {
     "dense_padded_channels": (2, 3, 7, 1, 24, 5, "zeros", torch.float16, True, True, 1),
     "dense_no_content": (1, 5, 7, 1, 16, 3, "mask", torch.float16, False, True, 1),
     "dense_even_window": (1, 5, 7, 1, 32, 4, "zeros", torch.float16, True, False, 1),
+    "dense_wide_window": (1, 7, 11, 1, 16, 11, "mask", torch.float16, True, True, 1),
+    "dense_coarse_terms": (2, 5, 11, 2, 16, 7, "mask", torch.float16, True, True, 1),
 }
+COARSE = "dense_coarse_terms"  # the path of bfloat16, whose matrices Triton's interpreter cannot multiply, in float16
 MIX = {"odd": (2, 3, 35, 24), "prime": (3, 1, 37, 16)}  # name: (batch, heads, tokens, head_dim)
 
 
@@ -58,8 +62,10 @@ def local_case(name: str) -> dict[str, tuple[float, float]]:
 
     # oneDNN is left out: its half-precision kernels need instructions that some virtual machines announce and lack.
     with torch.backends.mkldnn.flags(enabled=False):
-        low = run(equation, dtype)
-    results = zip(run(local_triton.run), low, run(equation, torch.float64), strict=True)
+        low = run(equation, torch.bfloat16 if name == COARSE else dtype)
+    with mock.patch.dict(_local_triton_launch.TERM_PARTS, {torch.float16: 1} if name == COARSE else {}):
+        ours = run(local_triton.run)
+    results = zip(ours, low, run(equation, torch.float64), strict=True)
     names = ["output", "query", "value", *["key"] * content, *["row", "col"] * positions]
     errors = {n: (error(ours, exact), error(low, exact)) for n, (ours, low, exact) in zip(names, results, strict=True)}
     if dtype == torch.bfloat16:

@@ -12,7 +12,8 @@ pytest.importorskip("triton")
 SCRIPT = Path(__file__).with_name("interpreted.py")
 LOCAL = (
     "threads_bfloat16", "threads_float32_heads", "threads_even_window", "threads_no_content",
-    "dense_heads", "dense_padded_channels", "dense_no_content", "dense_even_window",
+    "dense_heads", "dense_padded_channels", "dense_no_content", "dense_even_window", "dense_wide_window",
+    "dense_coarse_terms",
 )  # fmt: skip
 
 

@@ -9,12 +9,22 @@ the position terms, one for the row and one for the column:
 
 R and C come from one small product q·table, shifted by each query's place in the tile. The table [2k, heads, d] is that
 of `_local_triton_shared`, read here with rows and columns interleaved: 2t is row offset t, 2t + 1 column offset t.
+What can be had for nothing is: C is what the product q·k starts from, R − maximum is the addend of the one
+multiply-add before the exponential, and sums over keys are products with ones.
+
+These kernels wait for the L2 cache more than for arithmetic, so what the keys' kernel reads of every query of its halo
+is kept small and dense: log-sum-exp and δ are maps of their own for each head, [B, heads, H, W], and so are the terms
+R and C of a query, [B, heads, H, W, TERM_PARTS, ENTRIES] in float16: three digits more than bfloat16 has, and for
+float16 itself the rest in a second part. They lie at the residue of the key's row (column) modulo ENTRIES / 2: the
+keys of a tile pick theirs by a product with zeros and ones, without a shift.
 """
 
 import triton
 import triton.language as tl
 
-from ._local_triton_shared import LOG2_E, LOWEST
+from ._local_triton_shared import LN_2, LOG2_E, LOWEST
+
+LARGEST_TERM = tl.constexpr(65504.0)  # of float16
 
 
 @triton.jit
@@ -35,14 +45,14 @@ def _table(table, head, num_heads, K: tl.constexpr, HEAD_DIM: tl.constexpr, D: t
 
 @triton.jit
 def _by_offset(query, embeddings, M: tl.constexpr, ENTRIES: tl.constexpr):
-    """q·r of every row offset and of every column offset, two [M, ENTRIES / 2] in base 2.
+    """q·r of every row offset and of every column offset, two [M, ENTRIES / 2].
 
     The embeddings enter as sums of two half-precision numbers, whose products with q are exact to float32's eyes.
     """
     coarse = embeddings.to(query.dtype)
     fine = (embeddings - coarse.to(tl.float32)).to(query.dtype)
     products = tl.dot(query, tl.trans(coarse))
-    products = tl.dot(query, tl.trans(fine), products) * LOG2_E
+    products = tl.dot(query, tl.trans(fine), products)
     return tl.split(tl.reshape(products, [M, ENTRIES // 2, 2]))
 
 
@@ -54,17 +64,33 @@ def _shifted(by_offset, offset, inside, K: tl.constexpr, HALF: tl.constexpr):
 
 
 @triton.jit
+def _store_terms(places, terms, inside, ENTRIES: tl.constexpr, TERM_PARTS: tl.constexpr):
+    terms = tl.minimum(tl.maximum(terms, -LARGEST_TERM), LARGEST_TERM)
+    coarse = terms.to(tl.float16)
+    tl.store(places, coarse, inside)
+    if TERM_PARTS == 2:
+        tl.store(places + ENTRIES, (terms - coarse.to(tl.float32)).to(tl.float16), inside)
+
+
+@triton.jit
+def _over_rows(terms, M: tl.constexpr, STEP: tl.constexpr, HALO_COLS: tl.constexpr):
+    """[M, HALO_COLS] for every one of STEP rows of the halo, [M, STEP · HALO_COLS]."""
+    return tl.reshape(tl.broadcast_to(terms[:, None, :], [M, STEP, HALO_COLS]), [M, STEP * HALO_COLS])
+
+
+@triton.jit
 def dense_forward_kernel(
     query, key, value, table, output, lse,
-    height, width, num_heads, stat_width,
-    K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, COPIES: tl.constexpr,
+    height, width, num_heads: tl.constexpr,
+    K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, HALO_ROWS: tl.constexpr, HALO_COLS: tl.constexpr, STEP: tl.constexpr,
     ENTRIES: tl.constexpr,
     HAS_KEY: tl.constexpr, HAS_POSITION: tl.constexpr, MASK: tl.constexpr, SAVE_LSE: tl.constexpr,
 ):  # fmt: skip
-    """One tile of outputs of one head, and the base-2 log-sum-exp of its logits (COPIES times, as others read it)."""
+    """One tile of outputs of one head, and the base-2 log-sum-exp of its logits."""
     M: tl.constexpr = ROWS * COLS
     N: tl.constexpr = STEP * HALO_COLS
+    HALF: tl.constexpr = ENTRIES // 2
     image, head, tile_row, tile_col = _place(num_heads)
     first_row = tile_row * ROWS
     first_col = tile_col * COLS
@@ -79,8 +105,8 @@ def dense_forward_kernel(
     query += area * pixel_step + head * HEAD_DIM + (pixel * pixel_step + channel)
     queries = tl.load(query, mask=inside & (channel < HEAD_DIM), other=0.0)
 
-    by_row = tl.zeros([M, ENTRIES // 2], tl.float32)
-    by_col = tl.zeros([M, ENTRIES // 2], tl.float32)
+    by_row = tl.zeros([M, HALF], tl.float32)
+    by_col = tl.zeros([M, HALF], tl.float32)
     if HAS_POSITION:
         embeddings = _table(table, head, num_heads, K, HEAD_DIM, D, ENTRIES)
         by_row, by_col = _by_offset(queries, embeddings, M, ENTRIES)
@@ -88,7 +114,8 @@ def dense_forward_kernel(
     halo_row = tl.arange(0, STEP)[None, :]
     at_col = first_col - BEFORE + halo_col
     col_inside = (at_col >= 0) & (at_col < width) if MASK else at_col > -K
-    col_terms = _shifted(by_col, halo_col - place % COLS, col_inside, K, ENTRIES // 2)
+    col_terms = _shifted(by_col, halo_col - place % COLS, col_inside, K, HALF)
+    col_terms = _over_rows(col_terms, M, STEP, HALO_COLS)
 
     halo = tl.arange(0, N)[:, None]
     key_at_col = first_col - BEFORE + halo % HALO_COLS
@@ -97,45 +124,57 @@ def dense_forward_kernel(
     at_key = area * pixel_step + head * HEAD_DIM + ((key_at_row * width + key_at_col) * pixel_step + channel)
     key += at_key
     value += at_key
+    at_row = first_row - BEFORE + halo_row
+    offset = halo_row - place // COLS
 
+    ones = tl.full([N, 8], 1.0, queries.dtype)
     top = tl.full([M], LOWEST, tl.float32)
-    total = tl.zeros([M], tl.float32)
+    totals = tl.zeros([M, 8], tl.float32)  # eight times the same: a product has no fewer columns
     result = tl.zeros([M, D], tl.float32)
-    for start in range(0, HALO_ROWS, STEP):
-        mask = readable & (key_at_row + start >= 0) & (key_at_row + start < height)
-        at_row = first_row - BEFORE + start + halo_row
+    for _ in range(0, HALO_ROWS, STEP):
+        mask = readable & (key_at_row >= 0) & (key_at_row < height)
         row_inside = (at_row >= 0) & (at_row < height) if MASK else at_row > -K
-        row_terms = _shifted(by_row, start + halo_row - place // COLS, row_inside, K, ENTRIES // 2)
-        logits = row_terms[:, :, None] + col_terms[:, None, :]
+        row_terms = _shifted(by_row, offset, row_inside, K, HALF) * LOG2_E
+        logits = col_terms
         if HAS_KEY:
-            keys = tl.load(key + start * width * pixel_step, mask=mask, other=0.0)
-            logits += tl.reshape(tl.dot(queries, tl.trans(keys)), [M, STEP, HALO_COLS]) * LOG2_E
-        logits = tl.reshape(logits, [M, N])
-        values = tl.load(value + start * width * pixel_step, mask=mask, other=0.0)
-        new_top = tl.maximum(top, tl.max(logits, axis=1))
+            keys = tl.load(key, mask=mask, other=0.0)
+            logits = tl.dot(queries, tl.trans(keys), col_terms)
+        values = tl.load(value, mask=mask, other=0.0)
+        logits = tl.reshape(logits, [M, STEP, HALO_COLS])
+        new_top = tl.maximum(top, tl.max(tl.max(logits, axis=2) * LOG2_E + row_terms, axis=1))
         rescale = tl.exp2(top - new_top)
-        weights = tl.exp2(logits - new_top[:, None])
-        total = total * rescale + tl.sum(weights, axis=1)
-        result = tl.dot(weights.to(values.dtype), values, result * rescale[:, None])
+        weights = tl.exp2(logits * LOG2_E + (row_terms - new_top[:, None])[:, :, None])
+        weights = tl.reshape(weights, [M, N]).to(values.dtype)
+        totals = tl.dot(weights, ones, totals * rescale[:, None])
+        result = tl.dot(weights, values, result * rescale[:, None])
         top = new_top
+        key += STEP * width * pixel_step
+        value += STEP * width * pixel_step
+        key_at_row += STEP
+        at_row += STEP
+        offset += STEP
 
+    total = tl.max(totals, axis=1)
     at = output + area * (num_heads * HEAD_DIM) + (pixel * (num_heads * HEAD_DIM) + head * HEAD_DIM + channel)
-    tl.store(at, (result / total[:, None]).to(output.dtype.element_ty), inside & (channel < HEAD_DIM))
+    tl.store(at, (result * (1.0 / total)[:, None]).to(output.dtype.element_ty), inside & (channel < HEAD_DIM))
     if SAVE_LSE:
-        copy = tl.arange(0, COPIES)[None, :]
-        stat = tl.broadcast_to((top + tl.log2(total))[:, None], [M, COPIES])
-        tl.store(lse + area * stat_width + (pixel * stat_width + head * COPIES + copy), stat, inside)
+        lse += (image * num_heads + head) * height * width
+        tl.store(lse + pixel, (top + tl.log2(total))[:, None], inside)
 
 
 @triton.jit
 def dense_backward_query_kernel(
-    query, key, value, table, output, lse, grad_output, grad_query, delta, sums,
-    height, width, num_heads, stat_width,
-    K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, COPIES: tl.constexpr,
+    query, key, value, table, output, lse, grad_output, grad_query, delta, terms, sums,
+    height, width, num_heads: tl.constexpr,
+    K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, HALO_ROWS: tl.constexpr, HALO_COLS: tl.constexpr, STEP: tl.constexpr,
-    ENTRIES: tl.constexpr, HAS_KEY: tl.constexpr, HAS_POSITION: tl.constexpr, MASK: tl.constexpr,
+    ROW_SUMS: tl.constexpr, ENTRIES: tl.constexpr, TERM_PARTS: tl.constexpr,
+    HAS_KEY: tl.constexpr, HAS_POSITION: tl.constexpr, MASK: tl.constexpr,
 ):  # fmt: skip
-    """∂query, δ, and the sums of each query's ∂logits by row and column offset, [B, H, W, n, ENTRIES] interleaved."""
+    """∂query, and each query's ∂logits summed by row and column offset, [B, H, W, n, ENTRIES] interleaved.
+
+    For the keys' kernel also δ = Σ_d ∂out·out and the terms R and C.
+    """
     M: tl.constexpr = ROWS * COLS
     N: tl.constexpr = STEP * HALO_COLS
     HALF: tl.constexpr = ENTRIES // 2
@@ -150,23 +189,22 @@ def dense_backward_query_kernel(
     known = inside & (channel < HEAD_DIM)
     pixel = row * width + col
     area = image * height * width
+    head_map = (image * num_heads + head) * height * width
     at = pixel * (num_heads * HEAD_DIM) + head * HEAD_DIM + channel
     grad_output += area * (num_heads * HEAD_DIM)
     output += area * (num_heads * HEAD_DIM)
-    lse += area * stat_width
-    delta += area * stat_width
     sums += area * (num_heads * ENTRIES)
+    lse += head_map
+    delta += head_map
     pixel_step = (2 + HAS_KEY) * num_heads * HEAD_DIM
     at_query = area * pixel_step + head * HEAD_DIM + (pixel * pixel_step + channel)
     queries = tl.load(query + at_query, mask=known, other=0.0)
     grads = tl.load(grad_output + at, mask=known, other=0.0)
     outputs = tl.load(output + at, mask=known, other=0.0)
     query_delta = tl.sum(grads.to(tl.float32) * outputs.to(tl.float32), axis=1)
-    at_stat = pixel * stat_width + head * COPIES
-    copy = tl.arange(0, COPIES)[None, :]
-    tl.store(delta + at_stat + copy, tl.broadcast_to(query_delta[:, None], [M, COPIES]), inside)
+    tl.store(delta + pixel, query_delta[:, None], inside)
     # Queries beyond the image read +∞, which makes all their weights exactly zero.
-    log_sum = tl.load(lse + at_stat, mask=inside, other=float("inf"))
+    log_sum = tl.load(lse + pixel, mask=inside, other=float("inf"))
 
     by_row = tl.zeros([M, HALF], tl.float32)
     by_col = tl.zeros([M, HALF], tl.float32)
@@ -174,11 +212,18 @@ def dense_backward_query_kernel(
     if HAS_POSITION:
         embeddings += _table(table, head, num_heads, K, HEAD_DIM, D, ENTRIES)
         by_row, by_col = _by_offset(queries, embeddings, M, ENTRIES)
+    entry = tl.arange(0, HALF)[None, :]
+    terms += head_map * (TERM_PARTS * ENTRIES) + pixel * (TERM_PARTS * ENTRIES)
+    _store_terms(terms + ((row - BEFORE + entry) & (HALF - 1)), by_row, inside, ENTRIES, TERM_PARTS)
+    _store_terms(terms + HALF + ((col - BEFORE + entry) & (HALF - 1)), by_col, inside, ENTRIES, TERM_PARTS)
+
     halo_col = tl.arange(0, HALO_COLS)[None, :]
     halo_row = tl.arange(0, STEP)[None, :]
     at_col = first_col - BEFORE + halo_col
     col_inside = (at_col >= 0) & (at_col < width) if MASK else at_col > -K
-    col_terms = _shifted(by_col, halo_col - place % COLS, col_inside, K, HALF) - log_sum
+    col_terms = _shifted(by_col, halo_col - place % COLS, col_inside, K, HALF) - log_sum * LN_2
+    col_terms = _over_rows(col_terms, M, STEP, HALO_COLS)
+    minus_delta = tl.broadcast_to(-query_delta[:, None], [M, N])
 
     halo = tl.arange(0, N)[:, None]
     key_at_col = first_col - BEFORE + halo % HALO_COLS
@@ -187,47 +232,56 @@ def dense_backward_query_kernel(
     at_key = area * pixel_step + head * HEAD_DIM + ((key_at_row * width + key_at_col) * pixel_step + channel)
     key += at_key
     value += at_key
+    at_row = first_row - BEFORE + halo_row
+    offset = halo_row - place // COLS
 
-    offset = tl.arange(0, HALF)[None, :]
+    same_col = (halo % HALO_COLS == halo_col).to(queries.dtype)
+    rows_ahead = halo // HALO_COLS - tl.arange(0, ROW_SUMS)[None, :]
     result = tl.zeros([M, D], tl.float32)
-    row_sums = tl.zeros([M, HALF], tl.float32)
+    row_sums = tl.zeros([M, ROW_SUMS], tl.float32)
     col_sums = tl.zeros([M, HALO_COLS], tl.float32)
-    for start in range(0, HALO_ROWS, STEP):
-        mask = readable & (key_at_row + start >= 0) & (key_at_row + start < height)
-        at_row = first_row - BEFORE + start + halo_row
+    for _ in range(0, HALO_ROWS, STEP):
+        mask = readable & (key_at_row >= 0) & (key_at_row < height)
         row_inside = (at_row >= 0) & (at_row < height) if MASK else at_row > -K
-        row_terms = _shifted(by_row, start + halo_row - place // COLS, row_inside, K, HALF)
-        logits = row_terms[:, :, None] + col_terms[:, None, :]
+        row_terms = _shifted(by_row, offset, row_inside, K, HALF) * LOG2_E
+        logits = col_terms
         if HAS_KEY:
-            keys = tl.load(key + start * width * pixel_step, mask=mask, other=0.0)
-            logits += tl.reshape(tl.dot(queries, tl.trans(keys)), [M, STEP, HALO_COLS]) * LOG2_E
-        values = tl.load(value + start * width * pixel_step, mask=mask, other=0.0)
-        grad_weights = tl.reshape(tl.dot(grads, tl.trans(values)), [M, STEP, HALO_COLS])
-        grad_logits = tl.exp2(logits) * (grad_weights - query_delta[:, None, None])
+            keys = tl.load(key, mask=mask, other=0.0)
+            logits = tl.dot(queries, tl.trans(keys), col_terms)
+        values = tl.load(value, mask=mask, other=0.0)
+        weights = tl.exp2(tl.reshape(logits, [M, STEP, HALO_COLS]) * LOG2_E + row_terms[:, :, None])
+        grad_weights = tl.dot(grads, tl.trans(values), minus_delta)
+        grad_logits = (tl.reshape(weights, [M, N]) * grad_weights).to(values.dtype)
         if HAS_KEY:
-            result = tl.dot(tl.reshape(grad_logits, [M, N]).to(keys.dtype), keys, result)
+            result = tl.dot(grad_logits, keys, result)
         if HAS_POSITION:
-            col_sums += tl.sum(grad_logits, axis=1)
-            seen_at = offset + place // COLS - start
-            from_rows = tl.gather(tl.sum(grad_logits, axis=2), tl.minimum(tl.maximum(seen_at, 0), STEP - 1), 1)
-            row_sums += tl.where((seen_at >= 0) & (seen_at < STEP) & (offset < K), from_rows, 0.0)
+            col_sums = tl.dot(grad_logits, same_col, col_sums)
+            row_sums = tl.dot(grad_logits, (rows_ahead == 0).to(values.dtype), row_sums)
+        key += STEP * width * pixel_step
+        value += STEP * width * pixel_step
+        key_at_row += STEP
+        at_row += STEP
+        offset += STEP
+        rows_ahead += STEP
 
     if HAS_POSITION:
-        from_cols = tl.gather(col_sums, tl.minimum(offset + place % COLS, HALO_COLS - 1), 1)
-        by_entry = tl.reshape(tl.join(row_sums, tl.where(offset < K, from_cols, 0.0)), [M, ENTRIES])
+        from_rows = tl.gather(row_sums, tl.minimum(entry + place // COLS, ROW_SUMS - 1), 1)
+        from_cols = tl.gather(col_sums, tl.minimum(entry + place % COLS, HALO_COLS - 1), 1)
+        by_entry = tl.where((entry < K)[:, :, None], tl.join(from_rows, from_cols), 0.0)
+        by_entry = tl.reshape(by_entry, [M, ENTRIES])
         result = tl.dot(by_entry, embeddings, result)
-        entry = tl.arange(0, ENTRIES)[None, :]
-        tl.store(sums + (pixel * num_heads + head) * ENTRIES + entry, by_entry.to(sums.dtype.element_ty), inside)
+        at_sum = (pixel * num_heads + head) * ENTRIES + tl.arange(0, ENTRIES)[None, :]
+        tl.store(sums + at_sum, by_entry.to(sums.dtype.element_ty), inside)
     tl.store(grad_query + at_query, result.to(grad_query.dtype.element_ty), known)
 
 
 @triton.jit
 def dense_backward_key_value_kernel(
-    query, key, value, table, lse, delta, grad_output, grad_key, grad_value,
-    height, width, num_heads, stat_width,
-    K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, COPIES: tl.constexpr,
+    query, key, value, lse, delta, terms, grad_output, grad_key, grad_value,
+    height, width, num_heads: tl.constexpr,
+    K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, HALO_ROWS: tl.constexpr, HALO_COLS: tl.constexpr, STEP: tl.constexpr,
-    ENTRIES: tl.constexpr, HAS_KEY: tl.constexpr, HAS_POSITION: tl.constexpr,
+    ENTRIES: tl.constexpr, TERM_PARTS: tl.constexpr, HAS_KEY: tl.constexpr,
 ):  # fmt: skip
     """∂key and ∂value of one tile of keys, from the halo of queries that see them; logits are transposed, [M, N].
 
@@ -253,56 +307,63 @@ def dense_backward_key_value_kernel(
     if HAS_KEY:
         keys = tl.load(key + at_key, mask=known, other=0.0)
 
-    # As in `_by_offset`, embeddings are sums of two half-precision numbers; here row offsets come first, then columns.
-    coarse = tl.zeros([ENTRIES, D], values.dtype)
-    fine = coarse
-    if HAS_POSITION:
-        entry = tl.arange(0, ENTRIES)[:, None]
-        at_entry = (entry // HALF) * K + entry % HALF
-        table += at_entry * num_heads * HEAD_DIM + head * HEAD_DIM + channel
-        embeddings = tl.load(table, mask=(entry % HALF < K) & (channel < HEAD_DIM), other=0.0)
-        coarse = embeddings.to(values.dtype)
-        fine = (embeddings - coarse.to(tl.float32)).to(values.dtype)
-
     halo = tl.arange(0, N)[:, None]
     at_col = first_col - AFTER + halo % HALO_COLS
     at_row = first_row - AFTER + halo // HALO_COLS
     col_exists = (at_col >= 0) & (at_col < width) & (halo % HALO_COLS < COLS + K - 1)
     pixel = at_row * width + at_col
+    head_map = (image * num_heads + head) * height * width
     query += area * pixel_step + head * HEAD_DIM + (pixel * pixel_step + channel)
     grad_output += area * (num_heads * HEAD_DIM) + (pixel * (num_heads * HEAD_DIM) + head * HEAD_DIM + channel)
-    lse += area * stat_width + (pixel * stat_width + head * COPIES)
-    delta += area * stat_width + (pixel * stat_width + head * COPIES)
-    seen_row = place // COLS - tl.trans(halo) // HALO_COLS + K - 1
+    lse += head_map + pixel
+    delta += head_map + pixel
+    entry = tl.arange(0, ENTRIES)[None, :]
+    terms += head_map * (TERM_PARTS * ENTRIES) + (pixel * (TERM_PARTS * ENTRIES) + entry)
+    picks = (entry == (row & (HALF - 1))) | (entry == HALF + (col & (HALF - 1)))
+    picks = picks.to(tl.float16)
+    # Residues tell keys of one window apart, not those of the next: these are masked.
+    seen_row = place // COLS - tl.arange(0, STEP)[None, :] + K - 1
     seen_col = place % COLS - tl.trans(halo) % HALO_COLS + K - 1
-    col_seen = (seen_col >= 0) & (seen_col < K)
-    at_entry_col = HALF + tl.minimum(tl.maximum(seen_col, 0), HALF - 1)
+    unseen_col = tl.where((seen_col >= 0) & (seen_col < K), 0.0, float("-inf"))
 
     into_keys = tl.zeros([M, D], tl.float32)
     into_values = tl.zeros([M, D], tl.float32)
-    for start in range(0, HALO_ROWS, STEP):
-        exists = col_exists & (at_row + start >= 0) & (at_row + start < height)
-        down = start * width
-        queries = tl.load(query + down * pixel_step, mask=exists & (channel < HEAD_DIM), other=0.0)
-        grads = tl.load(grad_output + down * (num_heads * HEAD_DIM), mask=exists & (channel < HEAD_DIM), other=0.0)
-        # Queries outside the image read +∞, which makes their weights exactly zero.
-        log_sum = tl.trans(tl.load(lse + down * stat_width, mask=exists, other=float("inf")))
-        query_delta = tl.trans(tl.load(delta + down * stat_width, mask=exists, other=0.0))
-        logits = tl.zeros([M, N], tl.float32)
+    # Queries outside the image read zeros: their weights are numbers, and meet gradients of zero. Statistics are read
+    # a step ahead by hand, since Triton does so only for what a product reads.
+    exists = col_exists & (at_row >= 0) & (at_row < height)
+    log_sum = tl.load(lse, mask=exists, other=0.0)
+    query_delta = tl.load(delta, mask=exists, other=0.0)
+    for _ in range(0, HALO_ROWS, STEP):
+        queries = tl.load(query, mask=exists & (channel < HEAD_DIM), other=0.0)
+        grads = tl.load(grad_output, mask=exists & (channel < HEAD_DIM), other=0.0)
+        coarse_terms = tl.load(terms, mask=exists, other=0.0)
+        if TERM_PARTS == 2:
+            fine_terms = tl.load(terms + ENTRIES, mask=exists, other=0.0)
+        lse += STEP * width
+        delta += STEP * width
+        at_row += STEP
+        exists = col_exists & (at_row >= 0) & (at_row < height)
+        next_log_sum = tl.load(lse, mask=exists, other=0.0)
+        next_delta = tl.load(delta, mask=exists, other=0.0)
+        logits = tl.dot(picks, tl.trans(coarse_terms), unseen_col - tl.trans(log_sum) * LN_2)
+        if TERM_PARTS == 2:
+            logits = tl.dot(picks, tl.trans(fine_terms), logits)
         if HAS_KEY:
-            logits = tl.dot(keys, tl.trans(queries))
-        at_entry_row = seen_row - start
-        if HAS_POSITION:
-            products = tl.dot(coarse, tl.trans(queries))
-            products = tl.dot(fine, tl.trans(queries), products)
-            logits += tl.gather(products, tl.minimum(tl.maximum(at_entry_row, 0), HALF - 1), 0)
-            logits += tl.gather(products, at_entry_col, 0)
-        seen = col_seen & (at_entry_row >= 0) & (at_entry_row < K)
-        weights = tl.where(seen, tl.exp2(logits * LOG2_E - log_sum), 0.0)
+            logits = tl.dot(keys, tl.trans(queries), logits)
+        unseen_row = tl.where((seen_row >= 0) & (seen_row < K), 0.0, float("-inf"))
+        weights = tl.exp2(tl.reshape(logits, [M, STEP, HALO_COLS]) * LOG2_E + unseen_row[:, :, None])
+        weights = tl.reshape(weights, [M, N])
         into_values = tl.dot(weights.to(grads.dtype), grads, into_values)
         if HAS_KEY:
-            grad_logits = weights * (tl.dot(values, tl.trans(grads)) - query_delta)
+            minus_delta = tl.broadcast_to(-tl.trans(query_delta), [M, N])
+            grad_logits = weights * tl.dot(values, tl.trans(grads), minus_delta)
             into_keys = tl.dot(grad_logits.to(queries.dtype), queries, into_keys)
+        query += STEP * width * pixel_step
+        grad_output += STEP * width * num_heads * HEAD_DIM
+        terms += STEP * width * TERM_PARTS * ENTRIES
+        seen_row -= STEP
+        log_sum = next_log_sum
+        query_delta = next_delta
 
     tl.store(grad_value + at_key, into_values.to(grad_value.dtype.element_ty), known)
     if HAS_KEY:

@@ -1,7 +1,7 @@
 """Launches of the two families of Triton kernels for local attention, and the choice between them.
 
 `Threads` (a thread for each query and head) suits thin heads and any type; `Dense` (tensor cores) suits heads of 16
-channels and more in half precision. Both read and write the same tensors, so each kernel may choose for itself.
+channels and more in half precision. They lay a query's statistics out differently, so a call is of one family.
 """
 
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from ._local_triton_table import table_gradient_kernel, table_kernel
 VECTOR_BYTES = 16
 PROGRAMS_WANTED = 528  # four for each multiprocessor of a large device
 SLOTS = 8  # threads that share a pixel: 8 × 16 bytes are one cache line
+TERM_PARTS = {torch.bfloat16: 1, torch.float16: 2}  # float16 numbers that keep a position term to the type's precision
 
 
 @dataclass(frozen=True)
@@ -43,12 +44,19 @@ class Dense:
     rows: int
     cols: int
     step: int
-    warps: int = 1
     max_registers: int | None = None
-    stages: int = 2
 
 
 Tiling = Threads | Dense
+
+
+@dataclass(frozen=True)
+class Tilings:
+    """The tiling of each of the three kernels, all of one family."""
+
+    forward: Tiling
+    backward_query: Tiling
+    backward_key_value: Tiling
 
 
 @dataclass(frozen=True)
@@ -83,8 +91,7 @@ def _in_words(tensors: dict[str, Tensor]) -> dict[str, Tensor] | None:
 
 
 def _compile_options(tiling: Tiling) -> dict[str, int]:
-    options = {} if tiling.max_registers is None else {"maxnreg": tiling.max_registers}
-    return {**options, "num_stages": tiling.stages} if isinstance(tiling, Dense) else options
+    return {} if tiling.max_registers is None else {"maxnreg": tiling.max_registers}
 
 
 def _launch_threads(
@@ -111,9 +118,10 @@ def _launch_threads(
     )  # fmt: skip
 
 
-def halo_sides(rows: int, cols: int, kernel_size: int) -> tuple[int, int]:
-    """Rows and columns of keys that a dense tile of rows × cols sees, rounded up to powers of two."""
-    return triton.next_power_of_2(rows + kernel_size - 1), triton.next_power_of_2(cols + kernel_size - 1)
+def halo_sides(tiling: Dense, kernel_size: int) -> tuple[int, int]:
+    """Rows and columns of keys that a dense tile meets: whole steps of rows, and a power of two of columns."""
+    rows = triton.cdiv(tiling.rows + kernel_size - 1, tiling.step) * tiling.step
+    return rows, triton.next_power_of_2(tiling.cols + kernel_size - 1)
 
 
 def _table_entries(kernel_size: int) -> int:
@@ -127,18 +135,16 @@ def _launch_dense(
     readable = dict(inputs)
     projected = readable.pop("projected")
     batch, height, width, num_parts, num_heads, head_dim = projected.shape
-    layout = Layout.of(projected)
     tile_rows = triton.cdiv(height, tiling.rows)
     tile_cols = triton.cdiv(width, tiling.cols)
-    halo_rows, halo_cols = halo_sides(tiling.rows, tiling.cols, kernel_size)
+    halo_rows, halo_cols = halo_sides(tiling, kernel_size)
     kernel[(tile_cols * num_heads, tile_rows, batch)](
         **parts(projected), **readable, **others,
-        height=height, width=width, num_heads=num_heads,
-        stat_width=layout.slots, K=kernel_size, BEFORE=window_padding(kernel_size)[0],
-        HEAD_DIM=head_dim, D=max(16, layout.padded_dim), COPIES=layout.padded_dim // layout.vector,
-        ROWS=tiling.rows, COLS=tiling.cols, HALO_ROWS=halo_rows, HALO_COLS=halo_cols, STEP=min(tiling.step, halo_rows),
+        height=height, width=width, num_heads=num_heads, K=kernel_size, BEFORE=window_padding(kernel_size)[0],
+        HEAD_DIM=head_dim, D=max(16, triton.next_power_of_2(head_dim)),
+        ROWS=tiling.rows, COLS=tiling.cols, HALO_ROWS=halo_rows, HALO_COLS=halo_cols, STEP=tiling.step,
         ENTRIES=_table_entries(kernel_size), HAS_KEY=num_parts == 3,
-        num_warps=tiling.warps, **flags, **_compile_options(tiling),
+        num_warps=1, num_stages=2, **flags, **_compile_options(tiling),
     )  # fmt: skip
 
 
@@ -166,20 +172,42 @@ def make_table(row_embedding: Tensor, col_embedding: Tensor, num_heads: int) -> 
     return table
 
 
-def launch_backward_query(
-    tiling: Tiling, inputs: dict[str, Tensor], others: dict[str, Tensor], kernel_size: int, **flags: int
+def launch_backward(
+    tilings: Tilings, inputs: dict[str, Tensor], others: dict[str, Tensor], kernel_size: int, **flags: int
 ) -> Tensor:
-    """Fills `grad_query` and `delta`; returns each query's ∂logits summed by row and column offset, interleaved."""
+    """Fills `grad_query`, `grad_key` and `grad_value`; returns each query's ∂logits summed by row and column offset.
+
+    The sums are interleaved, [B, H, W, n, entries]. The queries' kernel leaves behind what the keys' kernel reads.
+    """
     projected = inputs["projected"]
+    batch, height, width, _, num_heads, _ = projected.shape
     entries = _table_entries(kernel_size)
-    shape = (*projected.shape[:3], projected.shape[-2], entries) if flags["HAS_POSITION"] else (0,)
+    shape = (batch, height, width, num_heads, entries) if flags["HAS_POSITION"] else (0,)
     sums = torch.empty(shape, dtype=projected.dtype, device=projected.device)
-    others = {**others, "sums": sums}
-    if isinstance(tiling, Dense):
-        _launch_dense(dense_backward_query_kernel, tiling, inputs, others, kernel_size, **flags)
-    else:
-        flags = {**flags, "LOG_ENTRIES": entries.bit_length() - 1}
-        _launch_threads(backward_query_kernel, tiling, inputs, others, kernel_size, **flags)
+    by_queries, by_keys = tilings.backward_query, tilings.backward_key_value
+    shared = {"lse": others["lse"], "delta": torch.empty_like(others["lse"])}
+    for_queries = {"table": others["table"], "grad_query": others["grad_query"], "sums": sums}
+    for_keys = {"grad_key": others["grad_key"], "grad_value": others["grad_value"]}
+    reading = {**inputs, "output": others["output"]}
+    if isinstance(by_queries, Dense) and isinstance(by_keys, Dense):
+        term_parts = TERM_PARTS[projected.dtype]
+        terms_shape = (batch, num_heads, height, width, term_parts, entries)
+        shared["terms"] = torch.empty(terms_shape, dtype=torch.float16, device=projected.device)
+        flags["TERM_PARTS"] = term_parts
+        flags["ROW_SUMS"] = max(8, triton.next_power_of_2(halo_sides(by_queries, kernel_size)[0]))
+        _launch_dense(dense_backward_query_kernel, by_queries, reading, {**shared, **for_queries}, kernel_size, **flags)
+        _launch_dense(
+            dense_backward_key_value_kernel, by_keys, inputs, {**shared, **for_keys}, kernel_size, TERM_PARTS=term_parts
+        )
+    elif isinstance(by_queries, Threads) and isinstance(by_keys, Threads):
+        _launch_threads(
+            backward_query_kernel, by_queries, reading, {**shared, **for_queries}, kernel_size,
+            LOG_ENTRIES=entries.bit_length() - 1, **flags,
+        )  # fmt: skip
+        _launch_threads(
+            backward_key_value_kernel, by_keys, inputs, {**shared, **for_keys, "table": others["table"]}, kernel_size,
+            HAS_POSITION=flags["HAS_POSITION"],
+        )  # fmt: skip
     return sums
 
 
@@ -206,13 +234,3 @@ def embedding_gradients(projected: Tensor, sums: Tensor, kernel_size: int, sets:
         by_head = by_head.sum(dim=0, keepdim=True)
     half = head_dim // 2
     return by_head[:, 0 : 2 * kernel_size : 2, :half], by_head[:, 1 : 2 * kernel_size : 2, half:head_dim]
-
-
-def launch_backward_key_value(
-    tiling: Tiling, inputs: dict[str, Tensor], others: dict[str, Tensor], kernel_size: int, **flags: int
-) -> None:
-    """Fills `grad_key` and `grad_value`."""
-    if isinstance(tiling, Dense):
-        _launch_dense(dense_backward_key_value_kernel, tiling, inputs, others, kernel_size, **flags)
-    else:
-        _launch_threads(backward_key_value_kernel, tiling, inputs, others, kernel_size, **flags)

@@ -24,6 +24,7 @@ import triton
 import triton.language as tl
 
 LOG2_E = tl.constexpr(1.4426950408889634)
+LN_2 = tl.constexpr(0.6931471805599453)
 # Below every real logit, yet finite: −∞ minus −∞ would be NaN in a window row that lies wholly outside the image.
 LOWEST = tl.constexpr(-1.0e30)
 

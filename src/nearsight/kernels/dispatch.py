@@ -24,11 +24,16 @@ def exporting() -> bool:
     return torch.compiler._is_exporting_flag
 
 
+@torch.compiler.assume_constant_result  # a call that torch 2.11 cannot trace; torch.compile guards the stack itself
+def _transforming() -> bool:
+    return torch._C._functorch.get_dynamic_layer_stack_depth() > 0
+
+
 def plain_operators_needed() -> str | None:
     """Why custom operators may not stand here, or None. Forward derivatives would take theirs for zero."""
     if exporting():
         return "an exported graph holds plain operators only"
-    if torch._C._functorch.get_dynamic_layer_stack_depth() > 0:
+    if _transforming():
         return "torch.func transforms plain operators only"
     if torch.autograd.forward_ad._current_level >= 0:
         return "forward derivatives are of plain operators only"

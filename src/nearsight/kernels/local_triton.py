@@ -1,13 +1,15 @@
 """Local attention on the GPU: launches of the Triton kernels, as custom operators that torch.compile and autograd know.
 
 Query, value and key come packed as one projection makes them, [B, H, W, 2 or 3, n, d], and their gradient goes back in
-one tensor of that shape. Only the projection, the output and a log-sum-exp per query and thread are kept for the
+one tensor of that shape. Only the projection, the output and the log-sum-exp of every query and head are kept for the
 backward pass: nothing k²-sized touches memory.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import replace
 
 import torch
+import triton
 from torch import Tensor
 
 from ..functional.local import Border
@@ -15,11 +17,10 @@ from ._local_triton_launch import (
     Dense,
     Layout,
     Threads,
-    Tiling,
+    Tilings,
     embedding_gradients,
     halo_sides,
-    launch_backward_key_value,
-    launch_backward_query,
+    launch_backward,
     launch_forward,
     make_table,
     parts,
@@ -31,34 +32,27 @@ LARGEST_HEAD_DIM = 128
 LARGEST_KERNEL_SIZE = 15
 LARGEST_BATCH = 65535
 LARGEST_IMAGE = 2**31 - 1  # places in one image are 32-bit numbers
-LARGEST_TABLE = 32  # offsets of a window, by row and by column
+LARGEST_TABLE = 32  # offsets of a window, by row and by column; of one head at a time twice as many
 KEYS_AT_ONCE = 32  # keys that a dense tile meets in one step: more need more registers, fewer leave latencies bare
 
 
-@dataclass(frozen=True)
-class Tilings:
-    """The tiling of each of the three kernels."""
-
-    forward: Tiling
-    backward_query: Tiling
-    backward_key_value: Tiling
+def _by_tensor_cores(projected: Tensor) -> bool:
+    """Thin heads would pay for padding; float32 would lose its digits."""
+    return projected.element_size() == 2 and projected.shape[-1] > 8
 
 
 def choose_tilings(projected: Tensor, kernel_size: int) -> Tilings:
-    """What was fastest at a ResNet's four stages on an H200: threads for thin heads and float32, else tensor cores."""
-    if projected.element_size() != 2 or projected.shape[-1] <= 8:
+    """What was fastest at a ResNet's four stages on an H200."""
+    if not _by_tensor_cores(projected):
         return Tilings(Threads(8, 1, 4, 168), Threads(8, 1, 4), Threads(4, 2, 3))
-    wide, square = halo_sides(2, 8, kernel_size), halo_sides(4, 4, kernel_size)
-    if wide[0] * wide[1] <= square[0] * square[1]:
-        rows, cols, step = 2, 8, max(1, KEYS_AT_ONCE // wide[1])
-    else:
-        rows, cols, step = 4, 4, max(1, KEYS_AT_ONCE // square[1])
-    thin, thick = projected.shape[-1] <= 16, projected.shape[-1] > 32
-    return Tilings(
-        Dense(rows, cols, step, stages=2 if thick else 3),
-        Dense(rows, cols, step, max_registers=128 if thin else None),
-        Dense(rows, cols, max(1, step // 2) if thick else step),
-    )
+    shapes = []
+    for rows, cols in ((2, 8), (4, 4)):
+        step = max(1, KEYS_AT_ONCE // triton.next_power_of_2(cols + kernel_size - 1))
+        shapes.append(Dense(rows, cols, step))
+    tiling = min(shapes, key=lambda shape: math.prod(halo_sides(shape, kernel_size)))
+    # At 32 channels a few spilled registers cost less than the warps they would keep out.
+    capped = replace(tiling, max_registers=128) if 16 < projected.shape[-1] <= 32 else tiling
+    return Tilings(forward=capped, backward_query=capped, backward_key_value=tiling)
 
 
 @torch.library.custom_op("nearsight::local_attention", mutates_args=())
@@ -66,7 +60,7 @@ def local_attention_op(
     projected: Tensor, row_embedding: Tensor | None, col_embedding: Tensor | None,
     kernel_size: int, mask: bool, save_lse: bool,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The forward pass: output [B, H, W, n, d] and, when it is saved, the log-sum-exp [B, H, W, slots]."""
+    """The forward pass: output [B, H, W, n, d] and, when it is saved, the log-sum-exp of every query and head."""
     with torch.cuda.device_of(projected):
         projected = projected.contiguous()
         output, lse = _outputs(projected, save_lse)
@@ -85,8 +79,13 @@ def _(projected, row_embedding, col_embedding, kernel_size, mask, save_lse):
 
 
 def _outputs(projected: Tensor, save_lse: bool) -> tuple[Tensor, Tensor]:
-    lse_shape = (*projected.shape[:3], Layout.of(projected).slots) if save_lse else (0,)
-    output = projected.new_empty((*projected.shape[:3], *projected.shape[4:]))
+    batch, height, width, _, num_heads, head_dim = projected.shape
+    output = projected.new_empty((batch, height, width, num_heads, head_dim))
+    lse_shape: tuple[int, ...] = (0,)
+    if save_lse and _by_tensor_cores(projected):
+        lse_shape = (batch, num_heads, height, width)
+    elif save_lse:
+        lse_shape = (batch, height, width, Layout.of(projected).slots)
     return output, projected.new_empty(lse_shape, dtype=torch.float32)
 
 
@@ -107,17 +106,10 @@ def local_attention_backward_op(
         tilings = choose_tilings(projected, kernel_size)
         table = _table(projected, row_embedding, col_embedding)
         grad_projected, grad_row, grad_col = _gradients(projected, row_embedding, col_embedding)
-        grads = {f"grad_{name}": part for name, part in parts(grad_projected).items()}
-        grad_query = grads.pop("grad_query")
+        others = {f"grad_{name}": part for name, part in parts(grad_projected).items()}
+        others |= {"table": lse if table is None else table, "output": output, "lse": lse}
         inputs = {"projected": projected, "grad_output": grad_output.contiguous()}
-        others = {"table": lse if table is None else table, "lse": lse, "delta": torch.empty_like(lse)}
-        sums = launch_backward_query(
-            tilings.backward_query, {**inputs, "output": output}, {**others, "grad_query": grad_query}, kernel_size,
-            HAS_POSITION=table is not None, MASK=mask,
-        )  # fmt: skip
-        launch_backward_key_value(
-            tilings.backward_key_value, inputs, {**others, **grads}, kernel_size, HAS_POSITION=table is not None
-        )
+        sums = launch_backward(tilings, inputs, others, kernel_size, HAS_POSITION=table is not None, MASK=mask)
         if row_embedding is not None:
             by_row, by_col = embedding_gradients(projected, sums, kernel_size, row_embedding.shape[0])
             grad_row.copy_(by_row)
@@ -177,7 +169,8 @@ def refusal(
     batch, height, width, num_parts, num_heads, head_dim = projected.shape
     if batch > LARGEST_BATCH:
         return f"a batch of {batch} exceeds {LARGEST_BATCH}, the grid's last axis"
-    if height * width * num_heads * max(num_parts * head_dim, LARGEST_TABLE) > LARGEST_IMAGE:
+    numbers_per_pixel = max(num_heads * num_parts * head_dim, max(2, num_heads) * LARGEST_TABLE)
+    if height * width * numbers_per_pixel > LARGEST_IMAGE:
         return f"an image of {height}×{width} pixels is too large for 32-bit places"
     return None
 

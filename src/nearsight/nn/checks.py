@@ -47,6 +47,11 @@ def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
 
 
+def _under_autocast(device_type: str) -> bool:
+    # The meta device knows no autocast, and would not say so but raise.
+    return device_type != "meta" and torch.is_autocast_enabled(device_type)
+
+
 def require_images(x: Tensor, channels: int, dtype: torch.dtype) -> None:
     """A batch of images [B, channels, H, W] in the type of the weights (under autocast any floating type will do)."""
     if x.ndim != 4:
@@ -60,9 +65,7 @@ def require_images(x: Tensor, channels: int, dtype: torch.dtype) -> None:
         raise ValueError(f"images of {x.shape[2]}x{x.shape[3]} have no pixels")
     if not x.is_floating_point():
         raise ValueError(f"expected floating-point images, got {x.dtype}; divide by 255 and normalise them first")
-    # The meta device knows no autocast, and would not say so but raise.
-    autocast = torch.amp.is_autocast_available(x.device.type) and torch.is_autocast_enabled(x.device.type)
-    if x.dtype != dtype and not autocast:
+    if x.dtype != dtype and not _under_autocast(x.device.type):
         raise ValueError(f"images are {x.dtype} but the weights {dtype}; convert one with .to(…), or use autocast")
 
 
