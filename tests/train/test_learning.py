@@ -80,11 +80,12 @@ def test_average_trails_the_weights():
     assert ema_weight(10**6, 0.999) == pytest.approx(0.001)
 
 
-def _plain_step(task, *, precision=torch.float32, micro=16, window=4):
-    """(workbench, step, feed) of a task on the CPU, uncaptured, without clipping."""
+def _plain_step(task, *, precision=torch.float32, micro=16, window=4, clip_grad=0.0):
+    """(workbench, step, feed) of a task on the CPU, uncaptured."""
     cpu, recipe = torch.device("cpu"), task.recipe
     bench = Workbench(task, recipe, World(), cpu)
-    settings = StepSettings(cpu, precision, 0.0, micro, recipe.batch // micro, window, compile=False, capture=False)
+    accumulation = recipe.batch // micro
+    settings = StepSettings(cpu, precision, clip_grad, micro, accumulation, window, compile=False, capture=False)
     return bench, TrainStep(task, bench, settings, World()), task.feed(0, Place(cpu, micro_batch=micro))
 
 
@@ -153,6 +154,20 @@ def test_fp16_overflow_is_not_trouble():
     assert math.isfinite(first.loss)
     assert (first.skipped, first.overflow) == (True, True)
     assert (second.skipped, second.overflow) == (False, False)
+
+
+def test_culprits_are_the_gradients_that_began_it():
+    """Clipping turns every gradient into NaN with the first one: the batch is run again, and nothing else changes."""
+    bench, step, feed = _plain_step(ToyTask(toy_recipe(drop_path=0.0)), clip_grad=1.0)
+    step(0, next(feed), 1e-2, 0.1, seed=0)
+    assert step.culprits() == []
+    bad, weight = list(bench.module.named_parameters())[-1]
+    weight.register_hook(lambda gradient: gradient * float("nan"))
+    before = [parameter.clone() for parameter in bench.module.parameters()]
+    step(1, next(feed), 1e-2, 0.1, seed=1)
+    assert not any(torch.isfinite(parameter.grad).all() for parameter in bench.module.parameters())
+    assert step.culprits() == [bad]
+    assert all(torch.equal(old, new) for old, new in zip(before, bench.module.parameters(), strict=True))
 
 
 def test_the_ring_must_be_read_in_time():

@@ -14,7 +14,7 @@ multiply-add before the exponential, and sums over keys are products with ones.
 
 These kernels wait for the L2 cache more than for arithmetic, so what the keys' kernel reads of every query of its halo
 is kept small and dense: log-sum-exp and δ are maps of their own for each head, [B, heads, H, W], and so are the terms
-R and C of a query, [B, heads, H, W, TERM_PARTS, ENTRIES] in float16: three digits more than bfloat16 has, and for
+R and C of a query, [B, heads, H, W, TERM_PARTS, ENTRIES] in float16: three bits more than bfloat16 has, and for
 float16 itself the rest in a second part. They lie at the residue of the key's row (column) modulo ENTRIES / 2: the
 keys of a tile pick theirs by a product with zeros and ones, without a shift.
 """
@@ -351,8 +351,9 @@ def dense_backward_key_value_kernel(
         if HAS_KEY:
             logits = tl.dot(keys, tl.trans(queries), logits)
         unseen_row = tl.where((seen_row >= 0) & (seen_row < K), 0.0, float("-inf"))
-        weights = tl.exp2(tl.reshape(logits, [M, STEP, HALO_COLS]) * LOG2_E + unseen_row[:, :, None])
-        weights = tl.reshape(weights, [M, N])
+        logits = tl.reshape(logits, [M, STEP, HALO_COLS]) * LOG2_E + unseen_row[:, :, None]
+        # No weight exceeds 1. Terms in the tens of thousands are rounded by more than that, and would overflow.
+        weights = tl.reshape(tl.exp2(tl.minimum(logits, 0.0)), [M, N])
         into_values = tl.dot(weights.to(grads.dtype), grads, into_values)
         if HAS_KEY:
             minus_delta = tl.broadcast_to(-tl.trans(query_delta), [M, N])

@@ -91,7 +91,8 @@ class TrainStep:
         self.slot.fill_(self.pending)
         torch.manual_seed(seed)
         if not self.settings.capture:
-            self._update([self._on_device(micro) for micro in inputs])
+            self._buffers = [self._on_device(micro) for micro in inputs]
+            self._update(self._buffers)
         else:
             self._captured_update(inputs)
         self.pending += 1
@@ -107,6 +108,19 @@ class TrainStep:
         self.pending = 0
         rows = values.cpu().T.tolist()
         return [StepReading(loss, norm, bool(skipped), bool(overflow)) for loss, norm, skipped, overflow in rows]
+
+    def culprits(self) -> list[str]:
+        """Parameters whose gradient of the last batch is not finite: a skipped step left the weights that made it.
+
+        Computed once more, since clipping spreads what is not a number to all. All processes must call.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        statistics = self._flat_statistics()
+        for index, inputs in enumerate(self._buffers):
+            self._forward_backward(inputs, index, last=index == len(self._buffers) - 1)
+        self._restore_statistics(statistics, torch.ones((), device=self.settings.device))
+        named = ((name, p.grad) for name, p in self.module.named_parameters() if p.grad is not None)
+        return [name for name, gradient in named if not whole(torch.isfinite(gradient).all())]
 
     def _on_device(self, inputs: Inputs) -> dict[str, Tensor]:
         return {name: value.to(self.settings.device, non_blocking=True) for name, value in inputs.items()}
