@@ -33,8 +33,8 @@ LOCAL = {
     "dense_even_window": (1, 5, 7, 1, 32, 4, "zeros", torch.float16, True, False, 1),
     "dense_wide_window": (1, 7, 11, 1, 16, 11, "mask", torch.float16, True, True, 1),
     "dense_coarse_terms": (2, 5, 11, 2, 16, 7, "mask", torch.float16, True, True, 1),
+    "dense_coarse_terms_of_large_logits": (2, 5, 11, 2, 16, 7, "mask", torch.float16, True, True, 1),
 }
-COARSE = "dense_coarse_terms"  # the path of bfloat16, whose matrices Triton's interpreter cannot multiply, in float16
 MIX = {"odd": (2, 3, 35, 24), "prime": (3, 1, 37, 16)}  # name: (batch, heads, tokens, head_dim)
 
 
@@ -49,8 +49,10 @@ def equation(projected: torch.Tensor, *embeddings: torch.Tensor, **options) -> t
 def local_case(name: str) -> dict[str, tuple[float, float]]:
     """Relative errors of the output and of every gradient: the kernels', and the equation's in the same type."""
     batch, height, width, heads, dim, size, border, dtype, content, positions, sets = LOCAL[name]
-    projected = torch.randn(batch, height, width, 3 if content else 2, heads, dim).to(dtype)
-    embeddings = [torch.randn(sets, size, dim // 2) for _ in range(2 * positions)]
+    coarse = "coarse" in name  # the path of bfloat16, whose matrices Triton's interpreter cannot multiply, in float16
+    scale = 8.0 if "large" in name else 1.0
+    projected = torch.randn(batch, height, width, 3 if content else 2, heads, dim).mul(scale).to(dtype)
+    embeddings = [torch.randn(sets, size, dim // 2) * scale for _ in range(2 * positions)]
     gradient = torch.randn(batch, height, width, heads, dim).to(dtype)
 
     def run(function, type_of_all=None):
@@ -62,8 +64,8 @@ def local_case(name: str) -> dict[str, tuple[float, float]]:
 
     # oneDNN is left out: its half-precision kernels need instructions that some virtual machines announce and lack.
     with torch.backends.mkldnn.flags(enabled=False):
-        low = run(equation, torch.bfloat16 if name == COARSE else dtype)
-    with mock.patch.dict(_local_triton_launch.TERM_PARTS, {torch.float16: 1} if name == COARSE else {}):
+        low = run(equation, torch.bfloat16 if coarse else dtype)
+    with mock.patch.dict(_local_triton_launch.TERM_PARTS, {torch.float16: 1} if coarse else {}):
         ours = run(local_triton.run)
     results = zip(ours, low, run(equation, torch.float64), strict=True)
     names = ["output", "query", "value", *["key"] * content, *["row", "col"] * positions]

@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).with_name("interpreted.py")
 LOCAL = (
     "threads_bfloat16", "threads_float32_heads", "threads_even_window", "threads_no_content",
     "dense_heads", "dense_padded_channels", "dense_no_content", "dense_even_window", "dense_wide_window",
-    "dense_coarse_terms",
+    "dense_coarse_terms", "dense_coarse_terms_of_large_logits",
 )  # fmt: skip
 
 
@@ -31,7 +31,10 @@ def test_local_attention_is_as_exact_as_the_equation_in_its_type(errors, case):
     for name, (ours, plain) in errors["local"][case].items():
         # float32 logits pass through exp2 and a stored log-sum-exp, which costs a few units in the last place.
         floor = 3e-6 if "float32" in case or "even" in case else 0.0
-        assert ours <= 2 * plain + floor, f"{name}: {ours:.1e}, the equation in the same type {plain:.1e}"
+        # Float16's terms are beside an equation in bfloat16, which has three bits less. Were they not rounded alike in
+        # all kernels, large logits would show it.
+        factor = 1 / 3 if "coarse" in case else 2
+        assert ours <= factor * plain + floor, f"{name}: {ours:.1e}, the equation in the same type {plain:.1e}"
 
 
 def test_every_case_is_compared(errors):

@@ -15,7 +15,8 @@ multiply-add before the exponential, and sums over keys are products with ones.
 These kernels wait for the L2 cache more than for arithmetic, so what the keys' kernel reads of every query of its halo
 is kept small and dense: log-sum-exp and δ are maps of their own for each head, [B, heads, H, W], and so are the terms
 R and C of a query, [B, heads, H, W, TERM_PARTS, ENTRIES] in float16: three bits more than bfloat16 has, and for
-float16 itself the rest in a second part. They lie at the residue of the key's row (column) modulo ENTRIES / 2: the
+float16 itself the rest in a second part. All three kernels round the terms so, or the weights of the third would not
+be those that the log-sum-exp was taken of. They lie at the residue of the key's row (column) modulo ENTRIES / 2: the
 keys of a tile pick theirs by a product with zeros and ones, without a shift.
 """
 
@@ -44,7 +45,7 @@ def _table(table, head, num_heads, K: tl.constexpr, HEAD_DIM: tl.constexpr, D: t
 
 
 @triton.jit
-def _by_offset(query, embeddings, M: tl.constexpr, ENTRIES: tl.constexpr):
+def _by_offset(query, embeddings, M: tl.constexpr, ENTRIES: tl.constexpr, TERM_PARTS: tl.constexpr):
     """q·r of every row offset and of every column offset, two [M, ENTRIES / 2].
 
     The embeddings enter as sums of two half-precision numbers, whose products with q are exact to float32's eyes.
@@ -53,6 +54,9 @@ def _by_offset(query, embeddings, M: tl.constexpr, ENTRIES: tl.constexpr):
     fine = (embeddings - coarse.to(tl.float32)).to(query.dtype)
     products = tl.dot(query, tl.trans(coarse))
     products = tl.dot(query, tl.trans(fine), products)
+    products = tl.minimum(tl.maximum(products, -LARGEST_TERM), LARGEST_TERM)
+    if TERM_PARTS == 1:
+        products = products.to(tl.float16).to(tl.float32)
     return tl.split(tl.reshape(products, [M, ENTRIES // 2, 2]))
 
 
@@ -65,7 +69,6 @@ def _shifted(by_offset, offset, inside, K: tl.constexpr, HALF: tl.constexpr):
 
 @triton.jit
 def _store_terms(places, terms, inside, ENTRIES: tl.constexpr, TERM_PARTS: tl.constexpr):
-    terms = tl.minimum(tl.maximum(terms, -LARGEST_TERM), LARGEST_TERM)
     coarse = terms.to(tl.float16)
     tl.store(places, coarse, inside)
     if TERM_PARTS == 2:
@@ -84,7 +87,7 @@ def dense_forward_kernel(
     height, width, num_heads: tl.constexpr,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, HALO_ROWS: tl.constexpr, HALO_COLS: tl.constexpr, STEP: tl.constexpr,
-    ENTRIES: tl.constexpr,
+    ENTRIES: tl.constexpr, TERM_PARTS: tl.constexpr,
     HAS_KEY: tl.constexpr, HAS_POSITION: tl.constexpr, MASK: tl.constexpr, SAVE_LSE: tl.constexpr,
 ):  # fmt: skip
     """One tile of outputs of one head, and the base-2 log-sum-exp of its logits."""
@@ -109,7 +112,7 @@ def dense_forward_kernel(
     by_col = tl.zeros([M, HALF], tl.float32)
     if HAS_POSITION:
         embeddings = _table(table, head, num_heads, K, HEAD_DIM, D, ENTRIES)
-        by_row, by_col = _by_offset(queries, embeddings, M, ENTRIES)
+        by_row, by_col = _by_offset(queries, embeddings, M, ENTRIES, TERM_PARTS)
     halo_col = tl.arange(0, HALO_COLS)[None, :]
     halo_row = tl.arange(0, STEP)[None, :]
     at_col = first_col - BEFORE + halo_col
@@ -211,7 +214,7 @@ def dense_backward_query_kernel(
     embeddings = tl.zeros([ENTRIES, D], tl.float32)
     if HAS_POSITION:
         embeddings += _table(table, head, num_heads, K, HEAD_DIM, D, ENTRIES)
-        by_row, by_col = _by_offset(queries, embeddings, M, ENTRIES)
+        by_row, by_col = _by_offset(queries, embeddings, M, ENTRIES, TERM_PARTS)
     entry = tl.arange(0, HALF)[None, :]
     terms += head_map * (TERM_PARTS * ENTRIES) + pixel * (TERM_PARTS * ENTRIES)
     _store_terms(terms + ((row - BEFORE + entry) & (HALF - 1)), by_row, inside, ENTRIES, TERM_PARTS)
@@ -351,9 +354,8 @@ def dense_backward_key_value_kernel(
         if HAS_KEY:
             logits = tl.dot(keys, tl.trans(queries), logits)
         unseen_row = tl.where((seen_row >= 0) & (seen_row < K), 0.0, float("-inf"))
-        logits = tl.reshape(logits, [M, STEP, HALO_COLS]) * LOG2_E + unseen_row[:, :, None]
-        # No weight exceeds 1. Terms in the tens of thousands are rounded by more than that, and would overflow.
-        weights = tl.reshape(tl.exp2(tl.minimum(logits, 0.0)), [M, N])
+        weights = tl.exp2(tl.reshape(logits, [M, STEP, HALO_COLS]) * LOG2_E + unseen_row[:, :, None])
+        weights = tl.reshape(weights, [M, N])
         into_values = tl.dot(weights.to(grads.dtype), grads, into_values)
         if HAS_KEY:
             minus_delta = tl.broadcast_to(-tl.trans(query_delta), [M, N])

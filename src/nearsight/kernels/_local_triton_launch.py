@@ -143,7 +143,7 @@ def _launch_dense(
         height=height, width=width, num_heads=num_heads, K=kernel_size, BEFORE=window_padding(kernel_size)[0],
         HEAD_DIM=head_dim, D=max(16, triton.next_power_of_2(head_dim)),
         ROWS=tiling.rows, COLS=tiling.cols, HALO_ROWS=halo_rows, HALO_COLS=halo_cols, STEP=tiling.step,
-        ENTRIES=_table_entries(kernel_size), HAS_KEY=num_parts == 3,
+        ENTRIES=_table_entries(kernel_size), TERM_PARTS=TERM_PARTS[projected.dtype], HAS_KEY=num_parts == 3,
         num_warps=1, num_stages=2, **flags, **_compile_options(tiling),
     )  # fmt: skip
 
@@ -190,15 +190,11 @@ def launch_backward(
     for_keys = {"grad_key": others["grad_key"], "grad_value": others["grad_value"]}
     reading = {**inputs, "output": others["output"]}
     if isinstance(by_queries, Dense) and isinstance(by_keys, Dense):
-        term_parts = TERM_PARTS[projected.dtype]
-        terms_shape = (batch, num_heads, height, width, term_parts, entries)
+        terms_shape = (batch, num_heads, height, width, TERM_PARTS[projected.dtype], entries)
         shared["terms"] = torch.empty(terms_shape, dtype=torch.float16, device=projected.device)
-        flags["TERM_PARTS"] = term_parts
         flags["ROW_SUMS"] = max(8, triton.next_power_of_2(halo_sides(by_queries, kernel_size)[0]))
         _launch_dense(dense_backward_query_kernel, by_queries, reading, {**shared, **for_queries}, kernel_size, **flags)
-        _launch_dense(
-            dense_backward_key_value_kernel, by_keys, inputs, {**shared, **for_keys}, kernel_size, TERM_PARTS=term_parts
-        )
+        _launch_dense(dense_backward_key_value_kernel, by_keys, inputs, {**shared, **for_keys}, kernel_size)
     elif isinstance(by_queries, Threads) and isinstance(by_keys, Threads):
         _launch_threads(
             backward_query_kernel, by_queries, reading, {**shared, **for_queries}, kernel_size,
