@@ -1,8 +1,9 @@
 """How GPSA's joint kernels are launched: sizes of tiles, how odd lengths are cut, and the plans in use."""
 
+from functools import cache
 from typing import NamedTuple
 
-import triton
+from .sizes import ceil_div, next_power_of_2
 
 SMALLEST = 16  # the least side of a tile that tensor cores multiply
 
@@ -63,9 +64,10 @@ def forward_plan(shared_memory: int | None) -> ForwardPlan:
 
 
 def power(length: int) -> int:
-    return max(SMALLEST, triton.next_power_of_2(length))
+    return max(SMALLEST, next_power_of_2(length))
 
 
+@cache
 def spans(length: int, spare: bool, parts: int) -> Spans:
     """(start, width) of tiles that cover `length`: one power of two, or at most `parts` if they are less padding."""
     whole = power(length)
@@ -91,4 +93,4 @@ def key_spans(tokens: int) -> Spans:
 def tiling(tokens: int, rows: int) -> tuple[int, int]:
     """Rows of a tile, not larger than needed, and how many tiles there are."""
     rows = min(rows, power(tokens))
-    return rows, triton.cdiv(tokens, rows)
+    return rows, ceil_div(tokens, rows)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from ..geometry import window_padding
@@ -20,6 +19,7 @@ from ._local_triton_dense import (
 )
 from ._local_triton_forward import forward_kernel
 from ._local_triton_table import table_gradient_kernel, table_kernel
+from .sizes import ceil_div, next_power_of_2
 
 VECTOR_BYTES = 16
 PROGRAMS_WANTED = 528  # four for each multiprocessor of a large device
@@ -72,14 +72,15 @@ class Layout:
     def of(cls, projected: Tensor) -> "Layout":
         num_heads, head_dim = projected.shape[-2:]
         vector = VECTOR_BYTES // projected.element_size()
-        padded_dim = max(vector, triton.next_power_of_2(head_dim))
-        heads = max(1, min(SLOTS * vector // padded_dim, triton.next_power_of_2(num_heads)))
-        return cls(vector, padded_dim, heads, triton.cdiv(num_heads, heads) * heads * padded_dim // vector)
+        padded_dim = max(vector, next_power_of_2(head_dim))
+        heads = max(1, min(SLOTS * vector // padded_dim, next_power_of_2(num_heads)))
+        return cls(vector, padded_dim, heads, ceil_div(num_heads, heads) * heads * padded_dim // vector)
 
 
 def parts(projected: Tensor) -> dict[str, Tensor]:
     """Query, value and key of a projection [B, H, W, 2 or 3, n, d]; where there is no key, no kernel reads it."""
-    return {"query": projected[:, :, :, 0], "value": projected[:, :, :, 1], "key": projected[:, :, :, -1]}
+    query, value, *key = projected.unbind(3)
+    return {"query": query, "value": value, "key": key[0] if key else value}
 
 
 def _in_words(tensors: dict[str, Tensor]) -> dict[str, Tensor] | None:
@@ -100,9 +101,9 @@ def _launch_threads(
     projected = inputs["projected"]
     batch, height, width, num_parts, num_heads, head_dim = projected.shape
     layout = Layout.of(projected)
-    tile_rows = triton.cdiv(height, tiling.rows)
-    tile_cols = triton.cdiv(width, tiling.groups * tiling.cols)
-    head_blocks = triton.cdiv(num_heads, layout.heads)
+    tile_rows = ceil_div(height, tiling.rows)
+    tile_cols = ceil_div(width, tiling.groups * tiling.cols)
+    head_blocks = ceil_div(num_heads, layout.heads)
     words = _in_words(inputs)
     readable = dict(inputs if words is None else words)
     projected = readable.pop("projected")
@@ -120,13 +121,13 @@ def _launch_threads(
 
 def halo_sides(tiling: Dense, kernel_size: int) -> tuple[int, int]:
     """Rows and columns of keys that a dense tile meets: whole steps of rows, and a power of two of columns."""
-    rows = triton.cdiv(tiling.rows + kernel_size - 1, tiling.step) * tiling.step
-    return rows, triton.next_power_of_2(tiling.cols + kernel_size - 1)
+    rows = ceil_div(tiling.rows + kernel_size - 1, tiling.step) * tiling.step
+    return rows, next_power_of_2(tiling.cols + kernel_size - 1)
 
 
 def _table_entries(kernel_size: int) -> int:
     """Row and column offsets of a window, rounded up to a power of two that a tensor core's tile can hold."""
-    return max(16, 2 * triton.next_power_of_2(kernel_size))
+    return max(16, 2 * next_power_of_2(kernel_size))
 
 
 def _launch_dense(
@@ -135,13 +136,13 @@ def _launch_dense(
     readable = dict(inputs)
     projected = readable.pop("projected")
     batch, height, width, num_parts, num_heads, head_dim = projected.shape
-    tile_rows = triton.cdiv(height, tiling.rows)
-    tile_cols = triton.cdiv(width, tiling.cols)
+    tile_rows = ceil_div(height, tiling.rows)
+    tile_cols = ceil_div(width, tiling.cols)
     halo_rows, halo_cols = halo_sides(tiling, kernel_size)
     kernel[(tile_cols * num_heads, tile_rows, batch)](
         **parts(projected), **readable, **others,
         height=height, width=width, num_heads=num_heads, K=kernel_size, BEFORE=window_padding(kernel_size)[0],
-        HEAD_DIM=head_dim, D=max(16, triton.next_power_of_2(head_dim)),
+        HEAD_DIM=head_dim, D=max(16, next_power_of_2(head_dim)),
         ROWS=tiling.rows, COLS=tiling.cols, HALO_ROWS=halo_rows, HALO_COLS=halo_cols, STEP=tiling.step,
         ENTRIES=_table_entries(kernel_size), TERM_PARTS=TERM_PARTS[projected.dtype], HAS_KEY=num_parts == 3,
         num_warps=1, num_stages=2, **flags, **_compile_options(tiling),
@@ -167,7 +168,7 @@ def make_table(row_embedding: Tensor, col_embedding: Tensor, num_heads: int) -> 
     stride = 0 if sets == 1 else kernel_size * half
     table_kernel[(2 * kernel_size,)](
         row_embedding, col_embedding, table, stride, stride, num_heads,
-        K=kernel_size, HEAD_DIM=2 * half, BLOCK=triton.next_power_of_2(num_heads * 2 * half),
+        K=kernel_size, HEAD_DIM=2 * half, BLOCK=next_power_of_2(num_heads * 2 * half),
     )  # fmt: skip
     return table
 
@@ -192,7 +193,7 @@ def launch_backward(
     if isinstance(by_queries, Dense) and isinstance(by_keys, Dense):
         terms_shape = (batch, num_heads, height, width, TERM_PARTS[projected.dtype], entries)
         shared["terms"] = torch.empty(terms_shape, dtype=torch.float16, device=projected.device)
-        flags["ROW_SUMS"] = max(8, triton.next_power_of_2(halo_sides(by_queries, kernel_size)[0]))
+        flags["ROW_SUMS"] = max(8, next_power_of_2(halo_sides(by_queries, kernel_size)[0]))
         _launch_dense(dense_backward_query_kernel, by_queries, reading, {**shared, **for_queries}, kernel_size, **flags)
         _launch_dense(dense_backward_key_value_kernel, by_keys, inputs, {**shared, **for_keys}, kernel_size)
     elif isinstance(by_queries, Threads) and isinstance(by_keys, Threads):
@@ -213,11 +214,11 @@ def embedding_gradients(projected: Tensor, sums: Tensor, kernel_size: int, sets:
     pixels = projected.shape[:3].numel()
     layout, entries = Layout.of(projected), sums.shape[-1]
     heads = max(layout.heads, 16 // layout.padded_dim)
-    blocks = triton.cdiv(num_heads, heads)
+    blocks = ceil_div(num_heads, heads)
     depth = 64
-    shares = max(1, min(triton.cdiv(pixels, 2 * depth), PROGRAMS_WANTED // blocks))
-    chunk = triton.cdiv(triton.cdiv(pixels, shares), depth) * depth
-    shares = triton.cdiv(pixels, chunk)
+    shares = max(1, min(ceil_div(pixels, 2 * depth), PROGRAMS_WANTED // blocks))
+    chunk = ceil_div(ceil_div(pixels, shares), depth) * depth
+    shares = ceil_div(pixels, chunk)
     shape = (shares, blocks, heads, entries, heads, layout.padded_dim)
     partial = torch.empty(shape, dtype=torch.float32, device=projected.device)
     table_gradient_kernel[(shares, blocks)](
@@ -225,8 +226,10 @@ def embedding_gradients(projected: Tensor, sums: Tensor, kernel_size: int, sets:
         HEAD_DIM=head_dim, D=layout.padded_dim, HEADS=heads, ENTRIES=entries, DEPTH=depth,
         EXACT=projected.dtype == torch.float32, num_warps=4,
     )  # fmt: skip
-    by_head = partial.sum(dim=0).diagonal(dim1=1, dim2=3).permute(0, 3, 1, 2).flatten(0, 1)[:num_heads]
+    by_block = partial.diagonal(dim1=2, dim2=4)  # [shares, blocks, entries, d, heads]
     if sets == 1:
-        by_head = by_head.sum(dim=0, keepdim=True)
+        by_head = by_block.sum(dim=(0, 1, 4)).unsqueeze(0)
+    else:
+        by_head = by_block.sum(dim=0).permute(0, 3, 1, 2).flatten(0, 1)[:num_heads]
     half = head_dim // 2
     return by_head[:, 0 : 2 * kernel_size : 2, :half], by_head[:, 1 : 2 * kernel_size : 2, half:head_dim]

@@ -1,10 +1,10 @@
 """GPSA's positional weights on the GPU, from v_pos and the gates in one launch, as a custom operator."""
 
 import torch
-import triton
 from torch import Tensor
 
 from . import _gated_triton_positions as kernels
+from .sizes import ceil_div, next_power_of_2
 
 ALIGNMENT = 16
 ELEMENTS = 2048  # of a program's tile
@@ -12,9 +12,9 @@ ELEMENTS = 2048  # of a program's tile
 
 def _tiling(tokens: int, cols: int) -> tuple[int, int, int]:
     """Rows and columns of a tile, and the number of tiles."""
-    width = triton.next_power_of_2(cols)
+    width = next_power_of_2(cols)
     rows = max(1, ELEMENTS // width)
-    return rows, width, triton.cdiv(tokens, rows)
+    return rows, width, ceil_div(tokens, rows)
 
 
 @torch.library.custom_op("nearsight::gated_weights", mutates_args=())
@@ -62,7 +62,7 @@ def gated_weights_backward(
         )
         kernels.sum_partials[(heads,)](
             partial, gate, grad_share.contiguous(), grad_v_pos, grad_gate, programs,
-            PROGRAMS=triton.next_power_of_2(programs),
+            PROGRAMS=next_power_of_2(programs),
         )  # fmt: skip
     return grad_v_pos, grad_gate
 

@@ -1,11 +1,11 @@
 """GPSA's positional half on the GPU: launches of the Triton kernels, as custom operators."""
 
 import torch
-import triton
 from torch import Tensor
 
 from . import _gated_triton_kernels as kernels
 from .gated_layout import dense_channels, places, positions_outside, stride_unit
+from .sizes import ceil_div, next_power_of_2
 
 ROWS, DEPTH, MIX_WARPS = 128, 32, 4
 SIDE, GRADIENT_WARPS = 128, 4
@@ -18,12 +18,12 @@ def _launch_mix(
     backward: bool,
 ) -> None:  # fmt: skip
     batch, num_heads, tokens, head_dim = value.shape
-    tiles = triton.cdiv(tokens, ROWS)
+    tiles = ceil_div(tokens, ROWS)
     kernels._mix[(batch * num_heads * tiles,)](
         weights, value, content, scale, output, other, partial,
         *weights.stride(), *places(value), *places(content), *places(output), *places(other),
         num_heads, tokens, *weights.shape[1:], tiles,
-        HEAD_DIM=head_dim, D=max(16, triton.next_power_of_2(head_dim)), ROWS=ROWS, DEPTH=DEPTH, BACKWARD=backward,
+        HEAD_DIM=head_dim, D=max(16, next_power_of_2(head_dim)), ROWS=ROWS, DEPTH=DEPTH, BACKWARD=backward,
         num_warps=MIX_WARPS, num_stages=STAGES,
     )  # fmt: skip
 
@@ -60,7 +60,7 @@ def _gradients(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     batch, num_heads, tokens, _ = value.shape
     grad_content, grad_value = positions_outside(value), positions_outside(value)
-    scale_shares = scale.new_empty(batch, num_heads, triton.cdiv(tokens, ROWS), dtype=torch.float32)
+    scale_shares = scale.new_empty(batch, num_heads, ceil_div(tokens, ROWS), dtype=torch.float32)
     _launch_mix(
         weights.transpose(1, 2), gradient, content, scale, grad_value, grad_content, scale_shares, backward=True
     )
@@ -70,16 +70,16 @@ def _gradients(
 def weight_gradient(gradient: Tensor, value: Tensor, weights: Tensor) -> Tensor:
     """∂weights = Σ_b ∂out · vᵀ in float32, as large as `weights`; channels of `gradient` and `value` are dense."""
     batch, num_heads, tokens, head_dim = value.shape
-    tiles = triton.cdiv(tokens, SIDE)
+    tiles = ceil_div(tokens, SIDE)
     shares = max(1, min(batch, PROGRAMS_WANTED // (num_heads * tiles * tiles)))
-    images = triton.cdiv(batch, shares)
-    shares = triton.cdiv(batch, images)
+    images = ceil_div(batch, shares)
+    shares = ceil_div(batch, images)
     weight_shares = value.new_empty(shares, *weights.shape, dtype=torch.float32)
     unit = stride_unit(gradient, value)
     kernels._weight_gradient[(shares * num_heads * tiles * tiles,)](
         gradient, value, weight_shares, *places(gradient, unit), *places(value, unit),
         batch, num_heads, tokens, weights.shape[2], tiles, images,
-        UNIT=unit, HEAD_DIM=head_dim, D=max(16, triton.next_power_of_2(head_dim)), SIDE=SIDE,
+        UNIT=unit, HEAD_DIM=head_dim, D=max(16, next_power_of_2(head_dim)), SIDE=SIDE,
         num_warps=GRADIENT_WARPS, num_stages=STAGES,
     )  # fmt: skip
     return weight_shares.sum(dim=0)

@@ -7,9 +7,9 @@ backward pass: nothing k²-sized touches memory.
 
 import math
 from dataclasses import replace
+from functools import cache
 
 import torch
-import triton
 from torch import Tensor
 
 from ..functional.local import Border
@@ -26,6 +26,7 @@ from ._local_triton_launch import (
     parts,
 )
 from .dispatch import no_triton_here
+from .sizes import next_power_of_2
 
 SUPPORTED_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_HEAD_DIM = 128
@@ -45,13 +46,18 @@ def choose_tilings(projected: Tensor, kernel_size: int) -> Tilings:
     """What was fastest at a ResNet's four stages on an H200."""
     if not _by_tensor_cores(projected):
         return Tilings(Threads(8, 1, 4, 168), Threads(8, 1, 4), Threads(4, 2, 3))
+    return _dense_tilings(projected.shape[-1], kernel_size)
+
+
+@cache
+def _dense_tilings(head_dim: int, kernel_size: int) -> Tilings:
     shapes = []
     for rows, cols in ((2, 8), (4, 4)):
-        step = max(1, KEYS_AT_ONCE // triton.next_power_of_2(cols + kernel_size - 1))
+        step = max(1, KEYS_AT_ONCE // next_power_of_2(cols + kernel_size - 1))
         shapes.append(Dense(rows, cols, step))
     tiling = min(shapes, key=lambda shape: math.prod(halo_sides(shape, kernel_size)))
     # At 32 channels a few spilled registers cost less than the warps they would keep out.
-    capped = replace(tiling, max_registers=128) if 16 < projected.shape[-1] <= 32 else tiling
+    capped = replace(tiling, max_registers=128) if 16 < head_dim <= 32 else tiling
     return Tilings(forward=capped, backward_query=capped, backward_key_value=tiling)
 
 
