@@ -241,14 +241,21 @@ def test_a_validation_set_that_cannot_be_read_ends_the_run():
 
 
 def test_the_benchmark_on_bccd_runs(tmp_path):
+    """A backbone that has learned to classify first, and the detector that starts from it."""
+    pictures = np.random.default_rng(0).integers(0, 256, (24, 32, 32, 3), dtype=np.uint8)
+    split = {f"{name}_{what}": value for name in ("train", "val")
+             for what, value in (("images", pictures), ("labels", np.arange(24) % 3))}  # fmt: skip
+    np.savez(tmp_path / "pictures.npz", **split)
     script = Path(__file__).parents[2] / "benchmarks" / "bccd.py"
     small = "--width=96 --height=64 --channels=16 --head-depth=1 --width-multiplier=0.25 --batch=6 --epochs=0.5"
     command = [sys.executable, str(script), str(bundled_folder()), f"--out={tmp_path / 'out.json'}", "--device=cpu"]
     command += [*small.split(), "--eval-every=1", "--models", "retinanet_resnet26", "--seeds", "0"]
+    command += [f"--pretrain={tmp_path / 'pictures.npz'}:32", "--pretrain-epochs=1", "--pretrain-batch=8"]
     subprocess.run(command, check=True, capture_output=True, timeout=150)
     content = json.loads((tmp_path / "out.json").read_text())
     assert content["failures"] == []
     assert content["summary"]["retinanet_resnet26"]["n"] == 1
+    assert content["runs"][0]["init_from"] == content["pretraining"]["resnet26"]["run"]
     assert 0 <= content["runs"][0]["test"]["mAP50"] <= 1
 
 
