@@ -49,6 +49,16 @@ def test_override_lets_the_rate_change(zygote, reference, tmp_path):
     assert outcome(run)[0] != outcome(reference)[0]
 
 
+def test_speed_after_a_resume_counts_this_process_alone(zygote, tmp_path):
+    """Nine of a window's ten steps were made before; they are in its loss, not in its images per second."""
+    run, slow = tmp_path / "run", 0.02
+    assert zygote.run(run, recipe={"log_every": 10}, slow=slow, stop_at=38).code == 75
+    assert zygote.run(run, recipe={"log_every": 10}, slow=slow).code == 0
+    log = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    speeds = {line["step"]: line["images_per_second"] for line in log if line["kind"] == "train"}
+    assert speeds[40] < 16 / slow
+
+
 def test_an_average_may_begin_when_a_run_is_resumed(zygote, tmp_path):
     run = tmp_path / "run"
     assert zygote.run(run, recipe={"ema": 0.0}, kill_at=["after rename", 3]).code == -signal.SIGKILL

@@ -183,6 +183,7 @@ class Trainer:
         self.progress.pending = []
         seconds, waiting = self.clock.lap()
         step = self.progress.step
+        timed = min(count, self.train_step.steps_run)  # the others came with a checkpoint: they took no time here
         record = {
             "kind": "train",
             "step": step,
@@ -191,7 +192,7 @@ class Trainer:
             "grad_norm": sum(norms) / count,
             "lr": rate,
             "skipped": self.progress.skipped,
-            "images_per_second": round(count * self.recipe.batch / seconds, 1),
+            "images_per_second": round(timed * self.recipe.batch / seconds, 1),
             "data_wait": round(waiting, 4),
         }
         if self.device.type == "cuda":
