@@ -6,6 +6,7 @@ import contextlib
 import copy
 import itertools
 import math
+import re
 
 import pytest
 import torch
@@ -156,18 +157,29 @@ def test_fp16_overflow_is_not_trouble():
     assert (second.skipped, second.overflow) == (False, False)
 
 
-def test_culprits_are_the_gradients_that_began_it():
-    """Clipping turns every gradient into NaN with the first one: the batch is run again, and nothing else changes."""
-    bench, step, feed = _plain_step(ToyTask(toy_recipe(drop_path=0.0)), clip_grad=1.0)
-    step(0, next(feed), 1e-2, 0.1, seed=0)
-    assert step.culprits() == []
-    bad, weight = list(bench.module.named_parameters())[-1]
-    weight.register_hook(lambda gradient: gradient * float("nan"))
-    before = [parameter.clone() for parameter in bench.module.parameters()]
-    step(1, next(feed), 1e-2, 0.1, seed=1)
-    assert not any(torch.isfinite(parameter.grad).all() for parameter in bench.module.parameters())
-    assert step.culprits() == [bad]
-    assert all(torch.equal(old, new) for old, new in zip(before, bench.module.parameters(), strict=True))
+@pytest.mark.parametrize(
+    ("factor", "words"),
+    [
+        (1.0, ""),
+        (float("nan"), r"2 of 4 gradients are not finite; that of 0.bias is nearest the loss."),
+        (1e30, r"Every gradient is finite, but not their norm: up to \d.\de\+\d\d in 0.\w+."),
+    ],
+)
+def test_the_diagnosis_says_where_trouble_began(factor, words):
+    """NaN travels towards the input, and clipping spreads it to the rest: the batch is run again, with its dropout."""
+    bench, step, feed = _plain_step(ToyTask(toy_recipe(drop_path=0.5)), clip_grad=0.0 if factor == 1.0 else 1.0)
+    bench.model[1].register_full_backward_hook(lambda module, into, out: (into[0] * factor,))
+    before = copy.deepcopy(bench.model.state_dict())
+    step(0, next(feed), 1e-2, 0.1, seed=3)
+    gradients = [parameter.grad.clone() for parameter in bench.model.parameters()]
+    if factor == 1.0:
+        bench.model.load_state_dict(before)
+    else:
+        assert step.read()[0].skipped
+        assert all(torch.equal(before[name], value) for name, value in bench.model.state_dict().items())
+    assert re.fullmatch(words, step.diagnosis())
+    if factor == 1.0:
+        assert all(torch.equal(old, p.grad) for old, p in zip(gradients, bench.model.parameters(), strict=True))
 
 
 def test_the_ring_must_be_read_in_time():

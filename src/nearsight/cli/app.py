@@ -10,9 +10,14 @@ def main() -> None:
     exit code."""
     interrupts.listen()
     try:
-        from nearsight.cli.verbs import app  # not earlier: Ctrl-C may come while it loads
+        from cyclopts import CycloptsError  # not earlier: Ctrl-C may come while they load
 
-        result = app()
+        from nearsight.cli.verbs import app
+
+        try:
+            result = app(exit_on_error=False)
+        except CycloptsError:  # which has been printed
+            sys.exit(2)
     except (ValueError, OSError) as error:
         print(f"nearsight: {error}", file=sys.stderr)
         sys.exit(2)

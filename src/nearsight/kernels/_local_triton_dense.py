@@ -15,9 +15,10 @@ multiply-add before the exponential, and sums over keys are products with ones.
 These kernels wait for the L2 cache more than for arithmetic, so what the keys' kernel reads of every query of its halo
 is kept small and dense: log-sum-exp and δ are maps of their own for each head, [B, heads, H, W], and so are the terms
 R and C of a query, [B, heads, H, W, TERM_PARTS, ENTRIES] in float16: three bits more than bfloat16 has, and for
-float16 itself the rest in a second part. All three kernels round the terms so, or the weights of the third would not
-be those that the log-sum-exp was taken of. They lie at the residue of the key's row (column) modulo ENTRIES / 2: the
-keys of a tile pick theirs by a product with zeros and ones, without a shift.
+float16 itself the rest in a second part. They lie at the residue of the key's row (column) modulo ENTRIES / 2: the
+keys of a tile pick theirs by a product with zeros and ones, without a shift. All three kernels count terms from the
+query's highest, which the softmax does not see, and round them alike: the weights of the third are those that the
+log-sum-exp was taken of.
 """
 
 import triton
@@ -25,7 +26,7 @@ import triton.language as tl
 
 from ._local_triton_shared import LN_2, LOG2_E, LOWEST
 
-LARGEST_TERM = tl.constexpr(65504.0)  # of float16
+LOWEST_TERM = tl.constexpr(-65504.0)  # of float16
 
 
 @triton.jit
@@ -45,19 +46,26 @@ def _table(table, head, num_heads, K: tl.constexpr, HEAD_DIM: tl.constexpr, D: t
 
 
 @triton.jit
-def _by_offset(query, embeddings, M: tl.constexpr, ENTRIES: tl.constexpr, TERM_PARTS: tl.constexpr):
-    """q·r of every row offset and of every column offset, two [M, ENTRIES / 2].
+def _below_highest(terms, K: tl.constexpr, HALF: tl.constexpr, TERM_PARTS: tl.constexpr):
+    """What terms [M, HALF] lack of their query's highest, as float16 keeps it."""
+    terms = tl.where(tl.arange(0, HALF)[None, :] < K, terms, float("-inf"))
+    terms = tl.maximum(terms - tl.max(terms, axis=1)[:, None], LOWEST_TERM)
+    return terms.to(tl.float16).to(tl.float32) if TERM_PARTS == 1 else terms
+
+
+@triton.jit
+def _by_offset(query, embeddings, M: tl.constexpr, K: tl.constexpr, ENTRIES: tl.constexpr, TERM_PARTS: tl.constexpr):
+    """q·r of every row offset and of every column offset, two [M, ENTRIES / 2], below their highest.
 
     The embeddings enter as sums of two half-precision numbers, whose products with q are exact to float32's eyes.
     """
+    HALF: tl.constexpr = ENTRIES // 2
     coarse = embeddings.to(query.dtype)
     fine = (embeddings - coarse.to(tl.float32)).to(query.dtype)
     products = tl.dot(query, tl.trans(coarse))
     products = tl.dot(query, tl.trans(fine), products)
-    products = tl.minimum(tl.maximum(products, -LARGEST_TERM), LARGEST_TERM)
-    if TERM_PARTS == 1:
-        products = products.to(tl.float16).to(tl.float32)
-    return tl.split(tl.reshape(products, [M, ENTRIES // 2, 2]))
+    by_row, by_col = tl.split(tl.reshape(products, [M, HALF, 2]))
+    return _below_highest(by_row, K, HALF, TERM_PARTS), _below_highest(by_col, K, HALF, TERM_PARTS)
 
 
 @triton.jit
@@ -112,7 +120,7 @@ def dense_forward_kernel(
     by_col = tl.zeros([M, HALF], tl.float32)
     if HAS_POSITION:
         embeddings = _table(table, head, num_heads, K, HEAD_DIM, D, ENTRIES)
-        by_row, by_col = _by_offset(queries, embeddings, M, ENTRIES, TERM_PARTS)
+        by_row, by_col = _by_offset(queries, embeddings, M, K, ENTRIES, TERM_PARTS)
     halo_col = tl.arange(0, HALO_COLS)[None, :]
     halo_row = tl.arange(0, STEP)[None, :]
     at_col = first_col - BEFORE + halo_col
@@ -214,11 +222,12 @@ def dense_backward_query_kernel(
     embeddings = tl.zeros([ENTRIES, D], tl.float32)
     if HAS_POSITION:
         embeddings += _table(table, head, num_heads, K, HEAD_DIM, D, ENTRIES)
-        by_row, by_col = _by_offset(queries, embeddings, M, ENTRIES, TERM_PARTS)
+        by_row, by_col = _by_offset(queries, embeddings, M, K, ENTRIES, TERM_PARTS)
     entry = tl.arange(0, HALF)[None, :]
-    terms += head_map * (TERM_PARTS * ENTRIES) + pixel * (TERM_PARTS * ENTRIES)
-    _store_terms(terms + ((row - BEFORE + entry) & (HALF - 1)), by_row, inside, ENTRIES, TERM_PARTS)
-    _store_terms(terms + HALF + ((col - BEFORE + entry) & (HALF - 1)), by_col, inside, ENTRIES, TERM_PARTS)
+    if HAS_POSITION:
+        terms += head_map * (TERM_PARTS * ENTRIES) + pixel * (TERM_PARTS * ENTRIES)
+        _store_terms(terms + ((row - BEFORE + entry) & (HALF - 1)), by_row, inside, ENTRIES, TERM_PARTS)
+        _store_terms(terms + HALF + ((col - BEFORE + entry) & (HALF - 1)), by_col, inside, ENTRIES, TERM_PARTS)
 
     halo_col = tl.arange(0, HALO_COLS)[None, :]
     halo_row = tl.arange(0, STEP)[None, :]
@@ -284,7 +293,7 @@ def dense_backward_key_value_kernel(
     height, width, num_heads: tl.constexpr,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, HALO_ROWS: tl.constexpr, HALO_COLS: tl.constexpr, STEP: tl.constexpr,
-    ENTRIES: tl.constexpr, TERM_PARTS: tl.constexpr, HAS_KEY: tl.constexpr,
+    ENTRIES: tl.constexpr, TERM_PARTS: tl.constexpr, HAS_KEY: tl.constexpr, HAS_POSITION: tl.constexpr,
 ):  # fmt: skip
     """∂key and ∂value of one tile of keys, from the halo of queries that see them; logits are transposed, [M, N].
 
@@ -339,18 +348,21 @@ def dense_backward_key_value_kernel(
     for _ in range(0, HALO_ROWS, STEP):
         queries = tl.load(query, mask=exists & (channel < HEAD_DIM), other=0.0)
         grads = tl.load(grad_output, mask=exists & (channel < HEAD_DIM), other=0.0)
-        coarse_terms = tl.load(terms, mask=exists, other=0.0)
-        if TERM_PARTS == 2:
-            fine_terms = tl.load(terms + ENTRIES, mask=exists, other=0.0)
+        if HAS_POSITION:
+            coarse_terms = tl.load(terms, mask=exists, other=0.0)
+            if TERM_PARTS == 2:
+                fine_terms = tl.load(terms + ENTRIES, mask=exists, other=0.0)
         lse += STEP * width
         delta += STEP * width
         at_row += STEP
         exists = col_exists & (at_row >= 0) & (at_row < height)
         next_log_sum = tl.load(lse, mask=exists, other=0.0)
         next_delta = tl.load(delta, mask=exists, other=0.0)
-        logits = tl.dot(picks, tl.trans(coarse_terms), unseen_col - tl.trans(log_sum) * LN_2)
-        if TERM_PARTS == 2:
-            logits = tl.dot(picks, tl.trans(fine_terms), logits)
+        logits = unseen_col - tl.trans(log_sum) * LN_2
+        if HAS_POSITION:
+            logits = tl.dot(picks, tl.trans(coarse_terms), logits)
+            if TERM_PARTS == 2:
+                logits = tl.dot(picks, tl.trans(fine_terms), logits)
         if HAS_KEY:
             logits = tl.dot(keys, tl.trans(queries), logits)
         unseen_row = tl.where((seen_row >= 0) & (seen_row < K), 0.0, float("-inf"))

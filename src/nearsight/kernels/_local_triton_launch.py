@@ -192,10 +192,15 @@ def launch_backward(
     reading = {**inputs, "output": others["output"]}
     if isinstance(by_queries, Dense) and isinstance(by_keys, Dense):
         terms_shape = (batch, num_heads, height, width, TERM_PARTS[projected.dtype], entries)
-        shared["terms"] = torch.empty(terms_shape, dtype=torch.float16, device=projected.device)
-        flags["ROW_SUMS"] = max(8, next_power_of_2(halo_sides(by_queries, kernel_size)[0]))
-        _launch_dense(dense_backward_query_kernel, by_queries, reading, {**shared, **for_queries}, kernel_size, **flags)
-        _launch_dense(dense_backward_key_value_kernel, by_keys, inputs, {**shared, **for_keys}, kernel_size)
+        shared["terms"] = sums.new_empty(terms_shape if flags["HAS_POSITION"] else (0,), dtype=torch.float16)
+        _launch_dense(
+            dense_backward_query_kernel, by_queries, reading, {**shared, **for_queries}, kernel_size,
+            ROW_SUMS=max(8, next_power_of_2(halo_sides(by_queries, kernel_size)[0])), **flags,
+        )  # fmt: skip
+        _launch_dense(
+            dense_backward_key_value_kernel, by_keys, inputs, {**shared, **for_keys}, kernel_size,
+            HAS_POSITION=flags["HAS_POSITION"],
+        )  # fmt: skip
     elif isinstance(by_queries, Threads) and isinstance(by_keys, Threads):
         _launch_threads(
             backward_query_kernel, by_queries, reading, {**shared, **for_queries}, kernel_size,

@@ -31,7 +31,7 @@ from .sizes import next_power_of_2
 SUPPORTED_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_HEAD_DIM = 128
 LARGEST_KERNEL_SIZE = 15
-LARGEST_BATCH = 65535
+LARGEST_GRID = 65535  # along its second and third axis: rows of tiles, images
 LARGEST_IMAGE = 2**31 - 1  # places in one image are 32-bit numbers
 LARGEST_TABLE = 32  # offsets of a window, by row and by column; of one head at a time twice as many
 KEYS_AT_ONCE = 32  # keys that a dense tile meets in one step: more need more registers, fewer leave latencies bare
@@ -173,8 +173,10 @@ def refusal(
     if projected.numel() == 0:
         return "there is nothing to compute"
     batch, height, width, num_parts, num_heads, head_dim = projected.shape
-    if batch > LARGEST_BATCH:
-        return f"a batch of {batch} exceeds {LARGEST_BATCH}, the grid's last axis"
+    if batch > LARGEST_GRID:
+        return f"a batch of {batch} exceeds {LARGEST_GRID}, the grid's last axis"
+    if height > LARGEST_GRID:
+        return f"an image of {height} rows exceeds {LARGEST_GRID}, the grid's second axis"
     numbers_per_pixel = max(num_heads * num_parts * head_dim, max(2, num_heads) * LARGEST_TABLE)
     if height * width * numbers_per_pixel > LARGEST_IMAGE:
         return f"an image of {height}×{width} pixels is too large for 32-bit places"

@@ -169,13 +169,19 @@ class Trainer:
             record = {"step": step, "loss": str(reading.loss), "grad_norm": str(reading.grad_norm), "samples": samples}
             self.folder.write_json(f"skipped-step-{step:08d}.json", record)
         if progress.skipped_in_a_row >= self.recipe.nonfinite_limit:
-            culprits = self.train_step.culprits()
-            where = f" The gradient of {culprits[0]} and of {len(culprits) - 1} more is not finite." if culprits else ""
+            self._diagnose()
             raise NonFiniteError(
                 f"{progress.skipped_in_a_row} steps in a row were not finite, the last at step {step} (samples in "
-                f"skipped-step-{step:08d}.json).{where} The weights were not touched by them. Try a lower --lr, "
-                "--clip-grad 1 or --precision fp32"
+                f"skipped-step-{step:08d}.json). The weights were not touched by them. Try a lower --lr, --clip-grad 1 "
+                "or --precision fp32"
             )
+
+    def _diagnose(self) -> None:
+        """Say where the trouble is, if there is memory to find out."""
+        with contextlib.suppress(torch.OutOfMemoryError):
+            words = self.train_step.diagnosis()
+            if words:
+                self.note(f"step {self.progress.step - 1}, run once more: {words}")
 
     def _log_training(self, rate: float) -> None:
         losses, norms = zip(*self.progress.pending, strict=True)

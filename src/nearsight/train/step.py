@@ -8,6 +8,7 @@ update can be captured in a graph and replayed: what changes from step to step l
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,7 +63,8 @@ class TrainStep:
         world: World,
     ) -> None:
         self.settings, self.world, self.task = settings, world, task
-        self.module, self.optimizer, self.averaged = bench.module, bench.optimizer, bench.averaged
+        self.model, self.module = bench.model, bench.module
+        self.optimizer, self.averaged = bench.optimizer, bench.averaged
         self.parameters = [p for group in bench.optimizer.param_groups for p in group["params"]]
         self.statistics = [b for b in bench.module.buffers() if b.is_floating_point()]  # of batch norms
         device = settings.device
@@ -79,7 +81,8 @@ class TrainStep:
         self._forward: Any = torch.compile(bench.module, dynamic=False) if settings.compile else bench.module
         self._graph: torch.cuda.CUDAGraph | None = None
         self._side: torch.cuda.Stream | None = None
-        self._buffers: list[dict[str, Tensor]] = []
+        self._buffers: list[dict[str, Tensor]] = []  # of the last batch
+        self._seed = 0
 
     def __call__(self, step: int, inputs: Sequence[Inputs], lr: float, ema_weight: float, seed: int) -> None:
         """Carry out update ``step``. ``seed`` fixes dropout and drop-path; everything else random is the task's."""
@@ -89,6 +92,7 @@ class TrainStep:
         self.ema_weight.fill_(ema_weight)
         self.step_number.fill_(step)
         self.slot.fill_(self.pending)
+        self._seed = seed
         torch.manual_seed(seed)
         if not self.settings.capture:
             self._buffers = [self._on_device(micro) for micro in inputs]
@@ -109,18 +113,30 @@ class TrainStep:
         rows = values.cpu().T.tolist()
         return [StepReading(loss, norm, bool(skipped), bool(overflow)) for loss, norm, skipped, overflow in rows]
 
-    def culprits(self) -> list[str]:
-        """Parameters whose gradient of the last batch is not finite: a skipped step left the weights that made it.
+    def diagnosis(self) -> str:
+        """In words, which gradients of the last batch are not finite; empty where all is well with it.
 
-        Computed once more, since clipping spreads what is not a number to all. All processes must call.
+        They are computed once more, since clipping spreads what is not a number to all. All processes must call.
         """
+        self._graph = None  # its memory is needed
         self.optimizer.zero_grad(set_to_none=True)
+        if self.settings.device.type == "cuda":
+            torch.cuda.empty_cache()
         statistics = self._flat_statistics()
+        torch.manual_seed(self._seed)
         for index, inputs in enumerate(self._buffers):
             self._forward_backward(inputs, index, last=index == len(self._buffers) - 1)
+        self._unscale()
         self._restore_statistics(statistics, torch.ones((), device=self.settings.device))
-        named = ((name, p.grad) for name, p in self.module.named_parameters() if p.grad is not None)
-        return [name for name, gradient in named if not whole(torch.isfinite(gradient).all())]
+        gradients = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
+        largest = {name: whole(gradient.abs().max()).item() for name, gradient in gradients.items()}
+        bad = [name for name, size in largest.items() if not math.isfinite(size)]
+        if bad:
+            return f"{len(bad)} of {len(largest)} gradients are not finite; that of {bad[-1]} is nearest the loss."
+        if not torch.isfinite(whole(get_total_norm(list(gradients.values())))):
+            name = max(largest, key=lambda one: largest[one])
+            return f"Every gradient is finite, but not their norm: up to {largest[name]:.1e} in {name}."
+        return ""
 
     def _on_device(self, inputs: Inputs) -> dict[str, Tensor]:
         return {name: value.to(self.settings.device, non_blocking=True) for name, value in inputs.items()}
@@ -158,9 +174,11 @@ class TrainStep:
         self._unscale()
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = whole(get_total_norm(gradients))
-        bad = 1.0 - (torch.isfinite(norm) & torch.isfinite(loss)).float()
+        finite = torch.stack([torch.isfinite(norm) & torch.isfinite(loss), torch.isfinite(loss)])
+        trouble = 1.0 - finite.float()
         if self.world.size > 1:
-            self.world.largest(bad)
+            self.world.largest(trouble)  # all processes judge alike
+        bad, lost = trouble
         if self.settings.clip_grad:
             clip_grads_with_norm_(self.parameters, self.settings.clip_grad, norm)
         self.optimizer.found_inf = bad  # type: ignore[attr-defined]
@@ -168,7 +186,7 @@ class TrainStep:
         self._restore_statistics(statistics, bad)
         if self.averaged is not None:
             self.averaged.update(self.ema_weight)
-        overflow = bad * torch.isfinite(loss) * (self.scale > 1)
+        overflow = bad * (1.0 - lost) * (self.scale > 1)
         self._adapt_scale(bad)
         self.ring.index_copy_(1, self.slot, torch.stack([loss.detach(), norm, bad, overflow]).unsqueeze(1))
 
