@@ -23,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -67,7 +68,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--graphs", default="auto", choices=("auto", "on", "off"), help="capture steps in CUDA graphs")
     parser.add_argument("--parallel", type=int, default=3, help="runs at a time")
-    parser.add_argument("--limit", type=float, default=480.0, help="seconds after which no further run starts")
+    parser.add_argument("--limit", type=float, default=480.0, help="seconds after which no further detector starts")
     parser.add_argument("--one", nargs=2, metavar=("MODEL", "SEED"), help=argparse.SUPPRESS)
     parser.add_argument("--init-from", default="", help=argparse.SUPPRESS)
     parser.add_argument("--backbone", nargs=2, metavar=("NAME", "FOLDER"), help=argparse.SUPPRESS)
@@ -219,6 +220,7 @@ class Results:
 
     options: argparse.Namespace
     started: float = field(default_factory=time.time)
+    writing: threading.Lock = field(default_factory=threading.Lock)
     pretraining: dict[str, dict[str, Any]] = field(default_factory=dict)  # by backbone
     runs: list[dict[str, Any]] = field(default_factory=list)
     failures: list[dict[str, Any]] = field(default_factory=list)
@@ -236,6 +238,10 @@ class Results:
         return None
 
     def write(self) -> None:
+        with self.writing:  # jobs end in threads of their own
+            self._write()
+
+    def _write(self) -> None:
         hidden = ("one", "init_from", "backbone")
         content = {
             "what": "BCCD test split, measured",
@@ -307,6 +313,7 @@ def main() -> None:
     results = Results(options)
     backbones = backbones_of(options.models) if options.pretrain else {}
     pretrain(results, set(backbones.values()))
+    results.started = time.time()  # the limit is for the detectors
     jobs = [(model, seed) for seed in options.seeds for model in options.models]
     train_detectors(results, jobs, backbones)
     for model, values in summarise(results.runs).items():

@@ -44,10 +44,7 @@ def _option(field: dataclasses.Field, defaults: Recipe | None) -> tuple[str, Any
     # An option that is not given is None: what it will be is up to the recipe, and only told here.
     default = "" if defaults is None else value_words(getattr(defaults, field.name))
     parameter = Parameter(
-        help=help_text,
-        group=_group_of(field.name),
-        show_default=(lambda _: default) if default else False,
-        json_dict=True,  # --model-options '{…}', which cyclopts 4 (Python 3.10) does not take by itself
+        help=help_text, group=_group_of(field.name), show_default=(lambda _: default) if default else False
     )
     return field.name, Annotated[_type_of(field), parameter], dataclasses.field(default=None)
 
