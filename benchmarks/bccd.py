@@ -106,7 +106,6 @@ def pretrain_one(options: argparse.Namespace) -> dict[str, Any]:
         warmup_epochs=min(5.0, options.pretrain_epochs / 10),
         batch=options.pretrain_batch,
         eval_every=max(1.0, options.pretrain_epochs / 10),
-        randaugment_ops=0,  # in so few epochs it costs more than it gives
         **how_to_run(options),
     )
     summary = train(recipe, RunFolder(folder))

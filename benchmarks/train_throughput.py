@@ -63,6 +63,8 @@ def make_recipe(arguments: argparse.Namespace, data: str) -> Recipe:
         "precision": arguments.precision,
         "log_every": 50,
         "crop": "pad",
+        "randaugment_ops": 2,
+        "mix_probability": 1.0,
         "report": False,
     }
     if arguments.patch_size:

@@ -1,0 +1,118 @@
+"""The kernels of local attention on this GPU against the equation in float64, beside the equation in the same type.
+
+    PYTHONPATH=src python benchmarks/accuracy.py --seed 1
+
+Odd and prime sizes, fresh inputs, and all memory that torch hands out filled with NaN, so that an element that no
+kernel wrote shows. Every case runs twice: the bits must be the same. Exit code 1 where an error exceeds twice that of the
+equation in the type (float32: six times, since logits pass through exp2 and a stored log-sum-exp), or bits differ.
+"""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from nearsight.functional.local import local_attention, query_key_value
+from nearsight.kernels import local_triton
+
+BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
+# batch, height, width, heads, head_dim, kernel_size, border, type, content, positions, sets of embeddings, scale
+CASES = [
+    (3, 13, 17, 8, 8, 7, "mask", BF16, True, True, 1, 1),
+    (1, 13, 17, 8, 8, 7, "zeros", FP32, True, True, 1, 1),
+    (2, 13, 29, 8, 16, 7, "mask", BF16, True, True, 1, 1),
+    (2, 13, 29, 8, 16, 7, "zeros", FP16, True, True, 8, 1),
+    (2, 28, 28, 8, 16, 7, "mask", BF16, True, True, 1, 8),
+    (1, 31, 37, 2, 16, 5, "mask", BF16, True, True, 1, 1),
+    (1, 17, 23, 4, 16, 11, "mask", BF16, True, True, 1, 1),
+    (1, 12, 20, 2, 16, 15, "zeros", BF16, True, True, 1, 1),
+    (1, 12, 20, 2, 16, 8, "mask", BF16, True, True, 1, 1),
+    (1, 19, 11, 5, 16, 7, "mask", BF16, False, True, 1, 1),
+    (1, 19, 11, 5, 16, 4, "mask", FP16, True, False, 1, 1),
+    (1, 5, 3, 8, 16, 7, "mask", BF16, True, True, 1, 1),
+    (2, 11, 19, 3, 24, 3, "zeros", BF16, True, True, 3, 1),
+    (3, 7, 11, 8, 32, 7, "mask", BF16, True, True, 1, 1),
+    (5, 6, 6, 8, 32, 7, "mask", BF16, True, True, 1, 8),
+    (1, 17, 23, 4, 32, 9, "zeros", FP16, True, True, 1, 1),
+    (2, 9, 13, 2, 48, 7, "mask", BF16, True, True, 1, 1),
+    (2, 7, 7, 8, 64, 7, "mask", BF16, True, True, 1, 1),
+    (9, 3, 3, 8, 64, 7, "mask", BF16, True, True, 1, 4),
+    (2, 23, 5, 4, 64, 13, "mask", BF16, True, True, 1, 1),
+    (1, 13, 17, 2, 128, 5, "mask", BF16, True, True, 1, 1),
+]
+
+
+@contextlib.contextmanager
+def poisoned_memory() -> Iterator[None]:
+    """Floating-point memory comes filled with NaN."""
+
+    def filled(make):
+        def wrapped(*arguments, **options):
+            made = make(*arguments, **options)
+            return made.fill_(float("nan")) if made.is_floating_point() else made
+
+        return wrapped
+
+    with (
+        mock.patch.object(torch, "empty", filled(torch.empty)),
+        mock.patch.object(torch, "empty_like", filled(torch.empty_like)),
+        mock.patch.object(Tensor, "new_empty", filled(Tensor.new_empty)),
+    ):
+        yield
+
+
+def equation(projected: Tensor, *embeddings: Tensor, **options) -> Tensor:
+    return local_attention(*query_key_value(projected), *embeddings, **options)
+
+
+def error(ours: Tensor, exact: Tensor) -> float:
+    return ((ours.double() - exact).norm() / exact.norm()).item()
+
+
+def compare(case: tuple, device: torch.device) -> tuple[dict[str, float], bool]:
+    """The kernels' errors over those of the equation in the type, by name; and whether two runs gave the same bits."""
+    batch, height, width, heads, dim, size, border, dtype, content, positions, sets, scale = case
+    projected = torch.randn(batch, height, width, 3 if content else 2, heads, dim, device=device).mul(scale).to(dtype)
+    embeddings = [torch.randn(sets, size, dim // 2, device=device) * scale for _ in range(2 * positions)]
+    gradient = torch.randn(batch, height, width, heads, dim, device=device).to(dtype)
+
+    def run(function, dtype=None) -> list[Tensor]:
+        inputs = [x if dtype is None else x.to(dtype) for x in (projected, *embeddings)]
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        out = function(*leaves, kernel_size=size, border=border)
+        grad_projected, *grads = torch.autograd.grad(out, leaves, gradient.to(out.dtype))
+        return [out, *grad_projected.unbind(3), *grads]
+
+    with poisoned_memory():
+        ours, again = run(local_triton.run), run(local_triton.run)
+    low, exact = run(equation, dtype), run(equation, torch.float64)
+    names = ["output", "query", "value", *["key"] * content, *["row", "col"] * positions]
+    ratios = {n: error(a, c) / error(b, c) for n, a, b, c in zip(names, ours, low, exact, strict=True)}
+    return ratios, all(torch.equal(a, b) for a, b in zip(ours, again, strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("there is no CUDA device; the tests run the same kernels by Triton's interpreter")
+    torch.manual_seed(options.seed)
+    wrong = 0
+    for case in CASES:
+        ratios, same = compare(case, torch.device("cuda"))
+        fine = same and all(ratio <= (6 if FP32 in case else 2) for ratio in ratios.values())  # NaN is not
+        wrong += not fine
+        shown = "  ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
+        words = ("" if same else "  BITS DIFFER") + ("" if fine else "  <- wrong")
+        print(*case[:7], str(case[7]).removeprefix("torch."), *case[8:], "|", shown + words, flush=True)
+    print(f"{len(CASES) - wrong} of {len(CASES)} cases within bounds on {torch.cuda.get_device_name()}")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
