@@ -3,8 +3,8 @@
     PYTHONPATH=src python benchmarks/accuracy.py --seed 1
 
 Odd and prime sizes, fresh inputs, and all memory that torch hands out filled with NaN, so that an element that no
-kernel wrote shows. Every case runs twice: the bits must be the same. Exit code 1 where an error exceeds twice that of the
-equation in the type (float32: six times, since logits pass through exp2 and a stored log-sum-exp), or bits differ.
+kernel wrote shows. Every case runs twice: the bits must be the same. Exit code 1 where an error exceeds twice that of
+the equation in the type (float32: six times, since logits pass through exp2 and a stored log-sum-exp), or bits differ.
 """
 
 import argparse
