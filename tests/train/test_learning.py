@@ -53,6 +53,12 @@ def test_frozen_parameters_are_not_optimised():
     assert "blocks.0.attn.gate" not in names
 
 
+def test_a_peak_below_the_least_rate_does_not_climb():
+    recipe = Recipe(lr=5e-6, lr_batch=0, min_lr=1e-5, warmup_lr=0.0, epochs=10.0, warmup_epochs=1.0)
+    rates = [learning_rate(step, 100, recipe) for step in range(100)]
+    assert max(rates) == 5e-6 == rates[-1]
+
+
 def test_learning_rate_warms_up_and_follows_a_cosine():
     recipe = Recipe(
         epochs=10.0, warmup_epochs=2.0, lr=1e-3, lr_batch=512, batch=1024, warmup_lr=1e-6, min_lr=1e-5, mixup=0.0

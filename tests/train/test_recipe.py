@@ -46,7 +46,7 @@ def test_the_papers_recipes():
         ({"batch": 16.5}, "batch must be a whole number, got 16.5"),
         ({"batch": True}, "batch must be a whole number, got True"),
         ({"lr": "fast"}, "lr must be a number, got 'fast'"),
-        ({"lr": float("nan")}, "lr must be at least 0"),
+        ({"lr": float("nan")}, "lr must be above 0"),
         ({"epochs": float("inf")}, "epochs must be a finite number, got inf"),
         ({"eval_every": float("inf")}, "eval_every must be a finite number, got inf"),
         ({"model_options": {"num_classes": 2}}, "must leave out 'num_classes': it follows from the data"),
@@ -179,6 +179,9 @@ def test_a_short_trial_warms_up_for_a_tenth_unless_told_otherwise():
     assert resolve_recipe("small", None, {"epochs": 50.0}).warmup_epochs == RECIPES["small"].warmup_epochs
     with pytest.raises(ValueError, match="set --warmup-epochs"):
         resolve_recipe("small", None, {"epochs": 2.0, "warmup_epochs": 3.0})
+    for bad in ({"epochs": -3.0}, {"epochs": 0.0}, {"lr": 0.0}):
+        with pytest.raises(ValueError, match=f"^{next(iter(bad))}|: {next(iter(bad))}"):
+            resolve_recipe("small", None, bad)
 
 
 def test_words_that_yaml_takes_for_truth_values_are_words(tmp_path):

@@ -37,7 +37,7 @@ def train(
     """Train a model on DATA, or go on with the run in --run.
 
     Settings come from a named recipe, then from --config, then from the options below; only differences from the recipe
-    are printed. The folder of the run can be killed at any instant and trained on with the same command.
+    are printed. A run can be killed at any instant: `nearsight resume RUN` goes on, or the same command and --run.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ app = App(
 _TRAIN = """Train a model on a folder of pictures, a known data set, arrays or shards.
 
 Settings come from a named recipe, then from --config, then from the options below. The defaults shown are those of the
-recipe small; `nearsight recipes` shows every recipe's. A run can be killed at any instant: the same command goes on.
+recipe small; `nearsight recipes` shows every recipe's. A run can be killed at any instant; `nearsight resume` goes on.
 """
 VERBS = (
     ("train", "training:train", _TRAIN),

@@ -76,7 +76,8 @@ def _find(source: str, download: bool) -> tuple[str, dict[str, ImageSet]]:
         return _open_tars(source, shards, shards[0].parent)
     path = Path(source).expanduser()
     if not path.exists():
-        raise ValueError(f"{printable(source)}: no such file or folder; data is {_ACCEPTED}")
+        here = "" if Path(source).is_absolute() else f" in {Path.cwd()}"
+        raise ValueError(f"{printable(source)}: no such file or folder{here}; data is {_ACCEPTED}")
     return _open_folder(path) if path.is_dir() else _open_file(path)
 
 

@@ -48,12 +48,13 @@ def build_optimizer(model: nn.Module, recipe: Recipe, lr: Tensor) -> torch.optim
 
 
 def learning_rate(step: int, total_steps: int, recipe: Recipe) -> float:
-    """The rate of update ``step`` (from 0): a line from warmup_lr to the peak, then a cosine to min_lr."""
+    """The rate of update ``step`` (from 0): a line from warmup_lr to the peak, then a cosine down to min_lr."""
+    lowest = min(recipe.min_lr, recipe.peak_lr)
     warmup = recipe.warmup_epochs / recipe.epochs * total_steps
     if step < warmup:
         return recipe.warmup_lr + (recipe.peak_lr - recipe.warmup_lr) * step / warmup
     progress = (step - warmup) / max(1.0, total_steps - warmup)
-    return recipe.min_lr + (recipe.peak_lr - recipe.min_lr) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    return lowest + (recipe.peak_lr - lowest) * 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
 
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -184,7 +184,7 @@ class Recipe(
             self, 0, 1, "drop_path", "flip", "erasing", "mix_probability", "mix_switch", "label_smoothing", "jitter"
         )
         check_range(self, 0, 1, "flip_vertical", "momentum", "beta2", "ema", "distill_weight", "bad_images")
-        check_range(self, 0, float("inf"), "mixup", "cutmix", "lr", "lr_batch", "warmup_epochs", "warmup_lr", "min_lr")
+        check_range(self, 0, float("inf"), "mixup", "cutmix", "lr_batch", "warmup_epochs", "warmup_lr", "min_lr")
         check_range(self, 0, float("inf"), "weight_decay", "clip_grad", "save_every", "first_classes", "workers")
         check_range(
             self,
@@ -199,7 +199,7 @@ class Recipe(
         )
         check_range(self, 0, 10, "randaugment_magnitude")
         check_range(self, 1, float("inf"), "batch", "image_size", "repeats", "log_every", "keep", "nonfinite_limit")
-        check_range(self, TINY, float("inf"), "epochs", "eval_every", "save_minutes", "distill_temperature")
+        check_range(self, TINY, float("inf"), "lr", "epochs", "eval_every", "save_minutes", "distill_temperature")
         check_range(self, TINY, 1, "fraction", "crop_scale", "eval_crop")
         check_range(self, 0, 0.9, "val_fraction")
         for name, value in vars(self).items():

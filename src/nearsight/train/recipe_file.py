@@ -67,7 +67,7 @@ def resolve_recipe(name: str = "", file: str | Path | None = None, flags: dict[s
 def _with_short_warmup(recipe: Recipe, flags: dict[str, Any]) -> dict[str, Any]:
     """A trial of a few epochs warms up for a tenth of them, unless the flags say how long; the change is told."""
     epochs = flags.get("epochs")
-    if "warmup_epochs" in flags or not isinstance(epochs, int | float) or epochs > recipe.warmup_epochs:
+    if "warmup_epochs" in flags or not isinstance(epochs, int | float) or not 0 < epochs <= recipe.warmup_epochs:
         return flags
     return {**flags, "warmup_epochs": epochs / 10}
 
