@@ -162,7 +162,7 @@ def test_mistakes_name_what_was_meant(app, here, capsys):
     [
         (["train", "nowhere"], "nowhere: no such file or folder"),
         (["train", "pics", "--batch", "6", "--model", "convit_huge"], "no model is named 'convit_huge'"),
-        (["train", "pics", "--lr", "-1"], "lr must be at least 0"),
+        (["train", "pics", "--lr", "-1"], "lr must be above 0"),
         (["train", "pics", "--epochs", "inf"], "epochs must be a finite number, got inf"),
         (
             ["train", "pics", "--model", "timm:vit_tiny_patch16_224", "--image-size", "8", "--batch", "6"],
