@@ -9,9 +9,9 @@ the device at a time (--parallel), so the seconds of a run say less than those o
 On one H200: about three minutes for 3 models × 3 seeds with --parallel 9. results/bccd.md has what came out.
 
 All weights start at random, unless --pretrain names images with classes: then each backbone first learns to classify
-them (SASA's does so on ImageNet), once, by the recipe `small`, and every detector on it starts from the weights that
-val selected there. Those runs stay beside the results, in OUT_pretrained/BACKBONE. The next call goes on with one that
-was broken off, reuses one that is finished, and refuses one of other settings.
+them (SASA's does so on ImageNet), once, by the recipe `small` at --pretrain-lr, and every detector on it starts from
+the weights that val selected there. Those runs stay beside the results, in OUT_pretrained/BACKBONE. The next call goes
+on with one that was broken off, reuses one that is finished, and refuses one of other settings.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pretrain", type=sized_source, metavar="DATA:SIZE", help="what backbones classify first")
     parser.add_argument("--pretrain-epochs", type=float, default=40.0)
     parser.add_argument("--pretrain-batch", type=int, default=256)
+    parser.add_argument("--pretrain-lr", type=float, default=1e-3, help="peak rate of that batch")
+    parser.add_argument("--detections", type=Path, metavar="FOLDER", help="keep what each run finds in test, COCO's way")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--graphs", default="auto", choices=("auto", "on", "off"), help="capture steps in CUDA graphs")
     parser.add_argument("--parallel", type=int, default=3, help="runs at a time")
@@ -105,6 +107,8 @@ def pretrain_one(options: argparse.Namespace) -> dict[str, Any]:
         epochs=options.pretrain_epochs,
         warmup_epochs=min(5.0, options.pretrain_epochs / 10),
         batch=options.pretrain_batch,
+        lr=options.pretrain_lr,
+        lr_batch=options.pretrain_batch,
         eval_every=max(1.0, options.pretrain_epochs / 10),
         **how_to_run(options),
     )
@@ -120,6 +124,21 @@ def pretrain_one(options: argparse.Namespace) -> dict[str, Any]:
         "skipped_steps": summary["skipped_steps"],
         "train_seconds": summary["seconds"],
     }
+
+
+def keep_detections(run: Path, target: Path) -> None:
+    """What a run's selected weights find in its test split, as COCO's results."""
+    from nearsight.data.bad_images import BadImageLog
+    from nearsight.train.detection import coco_results
+    from nearsight.train.detection_use import detection_recipe, load_detector, sets_to_measure
+    from nearsight.train.runfolder import RunFolder
+
+    detector = load_detector(run)
+    test = sets_to_measure(detection_recipe(RunFolder(run)), None)[1]["test"]
+    found = detector.find_in_set(test, BadImageLog(len(test)))
+    by_id = ((int(test.image_ids[index]), one) for index, one in found.items())
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(json.dumps(coco_results(by_id, detector.category_ids)))
 
 
 def run_one(options: argparse.Namespace) -> dict[str, Any]:
@@ -158,6 +177,8 @@ def run_one(options: argparse.Namespace) -> dict[str, Any]:
         run = RunFolder(Path(folder) / "run")
         summary = train(recipe, run)
         records = run.metrics()
+        if options.detections is not None:
+            keep_detections(run.path, options.detections / f"{model}_{seed}.json")
     speeds = [record["images_per_second"] for record in records if record["kind"] == "train"]
     cuda = torch.cuda.is_available() and options.device != "cpu"
     return {
