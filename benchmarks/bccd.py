@@ -66,7 +66,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--pretrain-epochs", type=float, default=40.0)
     parser.add_argument("--pretrain-batch", type=int, default=256)
     parser.add_argument("--pretrain-lr", type=float, default=1e-3, help="peak rate of that batch")
-    parser.add_argument("--detections", type=Path, metavar="FOLDER", help="keep what each run finds in test, COCO's way")
+    parser.add_argument("--detections", type=Path, metavar="FOLDER", help="keep what runs find in test, COCO's way")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--graphs", default="auto", choices=("auto", "on", "off"), help="capture steps in CUDA graphs")
     parser.add_argument("--parallel", type=int, default=3, help="runs at a time")
