@@ -79,7 +79,7 @@ def case(name: str) -> dict[str, tuple[float, float]]:
 
 
 def operators() -> dict[str, dict[str, str]]:
-    """torch.library.opcheck of both operators, on strided inputs."""
+    """torch.library.opcheck of both operators, on strided inputs; test_gated_traced.py sees to torch.compile."""
     plans.FORWARD = ForwardPlan(16, 1)
     plans.ROWS, plans.COLUMNS = TWO
     qkv = torch.randn(1, 3, 15, 2, 16, dtype=torch.float16).transpose(1, 2)
@@ -87,10 +87,12 @@ def operators() -> dict[str, dict[str, str]]:
     inputs = [x.detach().requires_grad_() for x in (qkv, weights, share)]
     with torch.no_grad():
         _, log_sum = gated_joint.attend_gated(*inputs, 0.25, True)
-    forward = torch.library.opcheck(gated_joint.attend_gated, (*inputs, 0.25, True))
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    forward = torch.library.opcheck(gated_joint.attend_gated, (*inputs, 0.25, True), test_utils=checks)
     gradient = torch.randn(1, 2, 15, 16, dtype=torch.float16)
     constants = (gradient, *(x.detach() for x in inputs), log_sum, 0.25)
-    return {"forward": forward, "backward": torch.library.opcheck(gated_joint.attend_gated_backward, constants)}
+    backward = torch.library.opcheck(gated_joint.attend_gated_backward, constants, test_utils=checks)
+    return {"forward": forward, "backward": backward}
 
 
 if __name__ == "__main__":

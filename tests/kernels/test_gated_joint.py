@@ -54,7 +54,7 @@ def test_its_arithmetic_is_counted():
 
 
 def test_the_operators_keep_torchs_rules(errors):
-    """Schema, fake implementation, autograd registration and dispatch under torch.compile, by torch's own checks."""
+    """Schema, fake implementation and autograd registration, by torch's own checks."""
     for name, results in errors["operators"].items():
         assert set(results.values()) == {"SUCCESS"}, f"{name}: {results}"
 

@@ -42,8 +42,8 @@ def row_scores(
 
 @triton.jit(do_not_specialize=["num_heads"])
 def by_rows(
-    query, key, value, gradient, share, log_sum, grad_query, delta, share_part,
-    packed_image, packed_head, packed_place, gradient_image, gradient_head, gradient_place,
+    qkv, gradient, share, log_sum, grad_qkv, delta, share_part,
+    packed_image, packed_head, packed_place, packed_part, gradient_image, gradient_head, gradient_place,
     grad_image, grad_head, grad_place, num_heads, logit_scale, grad_scale,
     UNIT: tl.constexpr, TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, KEYS: tl.constexpr,
     ROWS: tl.constexpr, TILES: tl.constexpr,
@@ -60,14 +60,18 @@ def by_rows(
     packed_place *= UNIT
     gradient_place *= UNIT
     grad_place *= UNIT
-    packed_start = (image * packed_image + head * packed_head) * UNIT
-    query += packed_start
+    logit_scale = tl.cast(logit_scale, tl.float32)  # torch.compile passes float64
+    grad_scale = tl.cast(grad_scale, tl.float32)
+    packed_start = image * packed_image + head * packed_head
+    query = qkv + packed_start * UNIT
+    key = qkv + (packed_start + packed_part) * UNIT
+    value = qkv + (packed_start + packed_part + packed_part) * UNIT
     gradient += (image * gradient_image + head * gradient_head) * UNIT
-    grad_query += (image * grad_image + head * grad_head) * UNIT
+    grad_query = grad_qkv + (image * grad_image + head * grad_head) * UNIT
     log_sum += pair.to(tl.int64) * TOKENS
     delta += pair.to(tl.int64) * TOKENS
-    keys = load_keys(key + packed_start, packed_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
-    values = load_keys(value + packed_start, packed_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
+    keys = load_keys(key, packed_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
+    values = load_keys(value, packed_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
     factor = tl.load(share + head) * grad_scale
     row = tile * ROWS + tl.arange(0, ROWS)
     q = load_rows(query, row, packed_place, TOKENS, HEAD_DIM, CHANNELS)
@@ -84,9 +88,9 @@ def by_rows(
 
 @triton.jit(do_not_specialize=["num_heads"])
 def by_columns(
-    query, key, value, gradient, weights, share, log_sum, delta, grad_key, grad_value,
-    packed_image, packed_head, packed_place, gradient_image, gradient_head, gradient_place,
-    grad_image, grad_head, grad_place, num_heads, weight_cols, logit_scale, grad_scale,
+    qkv, gradient, weights, share, log_sum, delta, grad_qkv,
+    packed_image, packed_head, packed_place, packed_part, gradient_image, gradient_head, gradient_place,
+    grad_image, grad_head, grad_place, grad_part, num_heads, weight_cols, logit_scale, grad_scale,
     UNIT: tl.constexpr, TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr,
     STEP: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
@@ -102,17 +106,19 @@ def by_columns(
     packed_place *= UNIT
     gradient_place *= UNIT
     grad_place *= UNIT
-    packed_start = (image * packed_image + head * packed_head) * UNIT
-    query += packed_start
-    key += packed_start
-    value += packed_start
+    logit_scale = tl.cast(logit_scale, tl.float32)  # torch.compile passes float64
+    grad_scale = tl.cast(grad_scale, tl.float32)
+    packed_start = image * packed_image + head * packed_head
+    query = qkv + packed_start * UNIT
+    key = qkv + (packed_start + packed_part) * UNIT
+    value = qkv + (packed_start + packed_part + packed_part) * UNIT
     gradient += (image * gradient_image + head * gradient_head) * UNIT
     weights += head * TOKENS * weight_cols
     log_sum += pair.to(tl.int64) * TOKENS
     delta += pair.to(tl.int64) * TOKENS
-    grad_start = (image * grad_image + head * grad_head) * UNIT
-    grad_key += grad_start
-    grad_value += grad_start
+    grad_start = image * grad_image + head * grad_head
+    grad_key = grad_qkv + (grad_start + grad_part) * UNIT
+    grad_value = grad_qkv + (grad_start + grad_part + grad_part) * UNIT
     own_share = tl.load(share + head)
     row = tile * ROWS + tl.arange(0, ROWS)
     k = load_rows(key, row, packed_place, TOKENS, HEAD_DIM, CHANNELS)

@@ -50,16 +50,15 @@ def attend(
 
 @triton.jit(do_not_specialize=["num_heads"])
 def over_tiles(
-    query, key, value, weights, share, output, log_sum,
-    packed_image, packed_head, packed_place, output_image, output_head, output_place,
+    qkv, weights, share, output, log_sum,
+    packed_image, packed_head, packed_place, packed_part, output_image, output_head, output_place,
     num_heads, weight_cols, logit_scale,
     UNIT: tl.constexpr, TOKENS: tl.constexpr, HEAD_DIM: tl.constexpr, CHANNELS: tl.constexpr, KEYS: tl.constexpr,
     ROWS: tl.constexpr, TILES: tl.constexpr, GROUPS: tl.constexpr, KEEP: tl.constexpr,
 ):  # fmt: skip
     """GROUPS programs for an image and head take TILES tiles of queries each.
 
-    Keys and values are loaded once for a program's tiles. Query, key and value have the same strides (packed_*) over
-    images, heads and positions.
+    Keys and values are loaded once for a program's tiles.
     """
     program = tl.program_id(0)
     pair = program // GROUPS
@@ -68,13 +67,16 @@ def over_tiles(
     image = (pair // num_heads).to(tl.int64)
     packed_place *= UNIT
     output_place *= UNIT
-    packed_start = (image * packed_image + head * packed_head) * UNIT
-    query += packed_start
+    logit_scale = tl.cast(logit_scale, tl.float32)  # torch.compile passes float64
+    packed_start = image * packed_image + head * packed_head
+    query = qkv + packed_start * UNIT
+    key = qkv + (packed_start + packed_part) * UNIT
+    value = qkv + (packed_start + packed_part + packed_part) * UNIT
     output += (image * output_image + head * output_head) * UNIT
     log_sum += pair.to(tl.int64) * TOKENS
     weights += head * TOKENS * weight_cols
-    keys = load_keys(key + packed_start, packed_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
-    values = load_keys(value + packed_start, packed_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
+    keys = load_keys(key, packed_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
+    values = load_keys(value, packed_place, TOKENS, HEAD_DIM, CHANNELS, KEYS)
     own_share = tl.load(share + head)
     for tile in range(TILES):
         row = (group * TILES + tile) * ROWS + tl.arange(0, ROWS)

@@ -11,9 +11,18 @@ def heads_outside(qkv: Tensor) -> tuple[Tensor, ...]:
 
 
 def positions_outside(tensor: Tensor) -> Tensor:
-    """An empty [B, n, N, d] that lies in memory as [B, N, n, d], so that joining the heads copies nothing."""
+    """An empty [B, N, n, d] for a [B, n, N, d], so that joining the heads copies nothing.
+
+    Kernels write it whole, before it is transposed: torch.compile would copy what is written through a view.
+    """
     batch, num_heads, tokens, head_dim = tensor.shape
-    return tensor.new_empty(batch, tokens, num_heads, head_dim).transpose(1, 2)
+    return tensor.new_empty(batch, tokens, num_heads, head_dim)
+
+
+def known_sizes(tensor: Tensor) -> tuple[int, int, int, int]:
+    """Of a [B, n, N, d]; under torch.compile the batch alone may be symbolic, kernels are made for the others."""
+    batch, num_heads, tokens, head_dim = tensor.shape
+    return batch, int(num_heads), int(tokens), int(head_dim)
 
 
 def dense_channels(tensor: Tensor) -> Tensor:
@@ -26,10 +35,16 @@ def places(tensor: Tensor, unit: int = 1) -> tuple[int, int, int]:
     return tensor.stride(0) // unit, tensor.stride(1) // unit, tensor.stride(2) // unit
 
 
+def packed_places(qkv: Tensor, unit: int) -> tuple[int, int, int, int]:
+    """Strides of [B, N, 3, n, d] over images, heads, positions and from query to key to value, in units."""
+    image, place, part, head, _ = qkv.stride()
+    return image // unit, head // unit, place // unit, part // unit
+
+
 def stride_unit(*tensors: Tensor) -> int:
-    """8, or less if a stride of these [B, n, N, d] is not a multiple of it.
+    """8, or less if a stride of these, but for the channels' own, is not a multiple of it.
 
     A row that starts at a multiple of 8 elements is loaded 16 bytes at a time. Triton looks for multiples of 16 alone,
     which 9 heads of 24 channels are not; a product with a constant 8 it understands.
     """
-    return math.gcd(8, *(stride for tensor in tensors for stride in tensor.stride()[:3]))
+    return math.gcd(8, *(stride for tensor in tensors for stride in tensor.stride()[:-1]))

@@ -1,23 +1,24 @@
-"""GPSA's positional weights on the GPU, from v_pos and the gates in one launch, as a custom operator."""
+"""GPSA's positional weights on the GPU, from v_pos and the gates in one launch, as an operator."""
 
 import torch
 from torch import Tensor
 
-from . import _gated_triton_positions as kernels
+from ._gated_triton_positions import make_weights, sum_partials, weights_backward
 from .sizes import ceil_div, next_power_of_2
+from .triton_launch import wrap_triton
 
 ALIGNMENT = 16
 ELEMENTS = 2048  # of a program's tile
 
 
 def _tiling(tokens: int, cols: int) -> tuple[int, int, int]:
-    """Rows and columns of a tile, and the number of tiles."""
-    width = next_power_of_2(cols)
+    """Rows and columns of a tile, and the number of tiles; symbolic lengths become known under torch.compile."""
+    width = next_power_of_2(int(cols))
     rows = max(1, ELEMENTS // width)
-    return rows, width, ceil_div(tokens, rows)
+    return rows, width, ceil_div(int(tokens), rows)
 
 
-@torch.library.custom_op("nearsight::gated_weights", mutates_args=())
+@torch.library.triton_op("nearsight::gated_weights", mutates_args=())
 def gated_weights(
     v_pos: Tensor, pos_bias: Tensor, gate: Tensor, height: int, width: int, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
@@ -29,7 +30,7 @@ def gated_weights(
     tokens, cols = weights.shape[1:]
     rows, padded, programs = _tiling(tokens, cols)
     with torch.cuda.device_of(v_pos):
-        kernels.make_weights[(programs, len(v_pos))](
+        wrap_triton(make_weights)[(programs, len(v_pos))](
             v_pos.contiguous(), gate.contiguous(), weights, share, tokens, cols, width, ROWS=rows, COLS=padded
         )
     return weights, share
@@ -46,7 +47,7 @@ def _(v_pos, pos_bias, gate, height, width, dtype):
     return _outputs(v_pos, height, width, dtype)
 
 
-@torch.library.custom_op("nearsight::gated_weights_backward", mutates_args=())
+@torch.library.triton_op("nearsight::gated_weights_backward", mutates_args=())
 def gated_weights_backward(
     grad_weights: Tensor, grad_share: Tensor, v_pos: Tensor, gate: Tensor, width: int
 ) -> tuple[Tensor, Tensor]:
@@ -57,10 +58,10 @@ def gated_weights_backward(
     grad_v_pos, grad_gate = v_pos.new_empty(heads, 3, dtype=torch.float32), gate.new_empty(heads, dtype=torch.float32)
     gate = gate.contiguous()
     with torch.cuda.device_of(v_pos):
-        kernels.weights_backward[(programs, heads)](
+        wrap_triton(weights_backward)[(programs, heads)](
             grad_weights.contiguous(), v_pos.contiguous(), gate, partial, tokens, cols, width, ROWS=rows, COLS=padded
         )
-        kernels.sum_partials[(heads,)](
+        wrap_triton(sum_partials)[(heads,)](
             partial, gate, grad_share.contiguous(), grad_v_pos, grad_gate, programs,
             PROGRAMS=next_power_of_2(programs),
         )  # fmt: skip
