@@ -1,23 +1,26 @@
-"""The kernels of local attention on this GPU against the equation in float64, beside the equation in the same type.
+"""The kernels on this GPU against their equations in float64, beside the equations in the same type.
 
     PYTHONPATH=src python benchmarks/accuracy.py --seed 1
 
-Odd and prime sizes, fresh inputs, and all memory that torch hands out filled with NaN, so that an element that no
-kernel wrote shows. Every case runs twice: the bits must be the same. Exit code 1 where an error exceeds twice that of
+Local attention, and GPSA as it is and compiled. Odd and prime sizes, fresh inputs, and all memory that torch hands out
+filled with NaN (but to compiled code), so that an element that no kernel wrote shows. Every case runs twice: the bits
+must be the same. Exit code 1 where an error exceeds twice that of
 the equation in the type (float32: six times, since logits pass through exp2 and a stored log-sum-exp), or bits differ.
 """
 
 import argparse
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from unittest import mock
 
 import torch
 from torch import Tensor
 
+from nearsight.functional.attention import gated_positional_attention
 from nearsight.functional.local import local_attention, query_key_value
-from nearsight.kernels import local_triton
+from nearsight.kernels import gated, local_triton
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 # batch, height, width, heads, head_dim, kernel_size, border, type, content, positions, sets of embeddings, scale
@@ -43,6 +46,13 @@ CASES = [
     (9, 3, 3, 8, 64, 7, "mask", BF16, True, True, 1, 4),
     (2, 23, 5, 4, 64, 13, "mask", BF16, True, True, 1, 1),
     (1, 13, 17, 2, 128, 5, "mask", BF16, True, True, 1, 1),
+]
+# batch, grid, heads, head_dim, type; more than 256 positions are the backend `fused`
+GATED_CASES = [
+    (5, (14, 14), 4, 48, BF16),
+    (3, (7, 11), 9, 24, BF16),
+    (2, (13, 16), 2, 64, FP16),
+    (2, (17, 19), 3, 48, BF16),
 ]
 
 
@@ -73,8 +83,17 @@ def error(ours: Tensor, exact: Tensor) -> float:
     return ((ours.double() - exact).norm() / exact.norm()).item()
 
 
+def measured(
+    kernel: Callable[[], list[Tensor]], low: list[Tensor], exact: list[Tensor], names: list[str]
+) -> tuple[dict[str, float], bool]:
+    """The kernel's errors over those of the equation in the type, by name; and whether two runs gave the same bits."""
+    with poisoned_memory():
+        ours, again = kernel(), kernel()
+    ratios = {n: error(a, c) / error(b, c) for n, a, b, c in zip(names, ours, low, exact, strict=True)}
+    return ratios, all(torch.equal(a, b) for a, b in zip(ours, again, strict=True))
+
+
 def compare(case: tuple, device: torch.device) -> tuple[dict[str, float], bool]:
-    """The kernels' errors over those of the equation in the type, by name; and whether two runs gave the same bits."""
     batch, height, width, heads, dim, size, border, dtype, content, positions, sets, scale = case
     projected = torch.randn(batch, height, width, 3 if content else 2, heads, dim, device=device).mul(scale).to(dtype)
     embeddings = [torch.randn(sets, size, dim // 2, device=device) * scale for _ in range(2 * positions)]
@@ -87,12 +106,32 @@ def compare(case: tuple, device: torch.device) -> tuple[dict[str, float], bool]:
         grad_projected, *grads = torch.autograd.grad(out, leaves, gradient.to(out.dtype))
         return [out, *grad_projected.unbind(3), *grads]
 
-    with poisoned_memory():
-        ours, again = run(local_triton.run), run(local_triton.run)
-    low, exact = run(equation, dtype), run(equation, torch.float64)
     names = ["output", "query", "value", *["key"] * content, *["row", "col"] * positions]
-    ratios = {n: error(a, c) / error(b, c) for n, a, b, c in zip(names, ours, low, exact, strict=True)}
-    return ratios, all(torch.equal(a, b) for a, b in zip(ours, again, strict=True))
+    return measured(lambda: run(local_triton.run), run(equation, dtype), run(equation, torch.float64), names)
+
+
+def gated_equation(qkv: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor, **options) -> Tensor:
+    query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+    return gated_positional_attention(query, key, value, v_pos, gate, **options)
+
+
+def compare_gated(case: tuple, compiled: bool, device: torch.device) -> tuple[dict[str, float], bool]:
+    batch, grid, heads, dim, dtype = case
+    qkv = torch.randn(batch, grid[0] * grid[1], 3, heads, dim, device=device).to(dtype)
+    parameters = [torch.randn(heads, 3, device=device) * 0.3, *(torch.randn(heads, device=device) for _ in range(2))]
+    gradient = torch.randn(batch, heads, grid[0] * grid[1], dim, device=device).to(dtype)
+    kernel = gated.gated_positional_attention
+    kernel = torch.compile(kernel, fullgraph=True) if compiled else kernel
+
+    def run(function, dtype=None) -> list[Tensor]:
+        inputs = [x if dtype is None else x.to(dtype) for x in (qkv, *parameters)]
+        leaves = [x.detach().requires_grad_() for x in inputs]
+        out = function(*leaves, grid_size=grid)
+        grad_qkv, grad_v_pos, _, grad_gate = torch.autograd.grad(out, leaves, gradient.to(out.dtype), allow_unused=True)
+        return [out, *grad_qkv.unbind(2), grad_v_pos, grad_gate]
+
+    names = ["output", "query", "key", "value", "v_pos", "gate"]
+    return measured(lambda: run(kernel), run(gated_equation, dtype), run(gated_equation, torch.float64), names)
 
 
 def main() -> None:
@@ -102,15 +141,22 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("there is no CUDA device; the tests run the same kernels by Triton's interpreter")
     torch.manual_seed(options.seed)
+    device = torch.device("cuda")
+    cases: list[tuple[tuple, Callable[[], tuple[dict[str, float], bool]]]] = [
+        (case, partial(compare, case, device)) for case in CASES
+    ]
+    for compiled in (False, True):
+        label = ("GPSA", "compiled" if compiled else "eager")
+        cases += [((*label, *case), partial(compare_gated, case, compiled, device)) for case in GATED_CASES]
     wrong = 0
-    for case in CASES:
-        ratios, same = compare(case, torch.device("cuda"))
+    for case, measure in cases:
+        ratios, same = measure()
         fine = same and all(ratio <= (6 if FP32 in case else 2) for ratio in ratios.values())  # NaN is not
         wrong += not fine
         shown = "  ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
         words = ("" if same else "  BITS DIFFER") + ("" if fine else "  <- wrong")
-        print(*case[:7], str(case[7]).removeprefix("torch."), *case[8:], "|", shown + words, flush=True)
-    print(f"{len(CASES) - wrong} of {len(CASES)} cases within bounds on {torch.cuda.get_device_name()}")
+        print(*(str(one).removeprefix("torch.") for one in case), "|", shown + words, flush=True)
+    print(f"{len(cases) - wrong} of {len(cases)} cases within bounds on {torch.cuda.get_device_name()}")
     sys.exit(1 if wrong else 0)
 
 

@@ -126,14 +126,14 @@ def pretrain_one(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def keep_detections(run: Path, target: Path) -> None:
+def keep_detections(run: Path, device: str, target: Path) -> None:
     """What a run's selected weights find in its test split, as COCO's results."""
     from nearsight.data.bad_images import BadImageLog
     from nearsight.train.detection import coco_results
     from nearsight.train.detection_use import detection_recipe, load_detector, sets_to_measure
     from nearsight.train.runfolder import RunFolder
 
-    detector = load_detector(run)
+    detector = load_detector(run, device)
     test = sets_to_measure(detection_recipe(RunFolder(run)), None)[1]["test"]
     found = detector.find_in_set(test, BadImageLog(len(test)))
     by_id = ((int(test.image_ids[index]), one) for index, one in found.items())
@@ -178,7 +178,7 @@ def run_one(options: argparse.Namespace) -> dict[str, Any]:
         summary = train(recipe, run)
         records = run.metrics()
         if options.detections is not None:
-            keep_detections(run.path, options.detections / f"{model}_{seed}.json")
+            keep_detections(run.path, options.device, options.detections / f"{model}_{seed}.json")
     speeds = [record["images_per_second"] for record in records if record["kind"] == "train"]
     cuda = torch.cuda.is_available() and options.device != "cpu"
     return {
@@ -262,7 +262,7 @@ class Results:
             self._write()
 
     def _write(self) -> None:
-        hidden = ("one", "init_from", "backbone")
+        hidden = ("one", "init_from", "backbone", "detections")
         content = {
             "what": "BCCD test split, measured",
             "settings": {name: str(value) for name, value in vars(self.options).items() if name not in hidden},

@@ -2,9 +2,11 @@
 
     PYTHONPATH=src python benchmarks/bccd_difference.py FOLDER DETECTIONS --out results/bccd_difference.json
 
-FOLDER holds BCCD as COCO json; DETECTIONS is what `benchmarks/bccd.py --detections` kept, MODEL_SEED.json for each run.
-A draw takes as many pictures as there are, with replacement, and as many seeds of each model; all models see the same
-pictures. Printed: each model's mAP less the first's, with the standard deviation over draws and the middle 95 %.
+FOLDER holds BCCD as COCO json; DETECTIONS is what `benchmarks/bccd.py --detections` kept, MODEL_SEED.json for each run:
+every file there counts as a seed. A draw takes as many pictures as there are, with replacement, and as many seeds of
+each model; all models see the same pictures. Of few seeds such draws understate the spread (of three by a fifth), and
+where backbones were pretrained once, that chance is not in it. Printed: each model's mAP less the first's, with the
+standard deviation over draws and the middle 95 %.
 """
 
 from __future__ import annotations

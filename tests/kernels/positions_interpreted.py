@@ -36,7 +36,7 @@ def case(height: int, width: int, heads: int = 3) -> dict[str, tuple[float, floa
     gradients = torch.randn(heads, tokens, tokens), torch.randn(heads)
 
     leaves = [x.clone().requires_grad_() for x in parameters]
-    weights, share = gated_positions.gated_weights(*leaves, height, width, torch.float32)
+    weights, share = gated_positions.gated_weights(*leaves, height, width, torch.float32, "")
     assert not weights[:, :, tokens:].any(), "the columns beyond the keys must be zeros"
     padded = torch.nn.functional.pad(gradients[0], (0, weights.shape[-1] - tokens), value=3.0)
     v_pos, bias, gate = torch.autograd.grad((weights, share), leaves, (padded, gradients[1]))
@@ -54,7 +54,7 @@ if __name__ == "__main__":
     results = {name: case(*grid) for name, grid in GRIDS.items()}
     arguments = (torch.randn(2, 3), torch.randn(2), torch.randn(2))
     torch.library.opcheck(
-        gated_positions.gated_weights, (*(x.requires_grad_() for x in arguments), 3, 5, torch.float16),
+        gated_positions.gated_weights, (*(x.requires_grad_() for x in arguments), 3, 5, torch.float16, ""),
         test_utils=("test_schema", "test_faketensor"),
     )  # fmt: skip
     print(json.dumps(results))

@@ -3,6 +3,7 @@
 Nothing is launched: tensors are fake and on the CPU, and the kernels are analysed for a GPU that need not be there.
 """
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -12,13 +13,14 @@ from torch._subclasses import FakeTensorMode
 pytest.importorskip("triton")
 
 from functorch.compile import aot_function, make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
 from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton_kernel_wrapper_functional
 from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops_core
 from torch._library.triton import get_triton_kernels_for_op
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from nearsight.kernels import gated
+from nearsight.kernels import gated, gated_positions
 
 GRID, HEADS = (3, 7), 2
 COPYING = {"clone", "copy", "copy_", "select_scatter", "slice_scatter", "as_strided_scatter"}
@@ -32,6 +34,13 @@ JOINT = (
     [("by_rows", ["grad_qkv", "delta", "share_part"]), ("by_columns", ["grad_qkv"]), *WEIGHTS_BACKWARD],
 )
 FUSED = ([WEIGHTS, ("_mix", ["output"])], [("_mix", ["output", "other", "partial"]), *WEIGHTS_BACKWARD])
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    """Kernels are analysed for a GPU that is not there."""
+    target = GPUTarget("cuda", 90, 32)
+    monkeypatch.setattr(driver, "_active", SimpleNamespace(get_current_target=lambda: target))
 
 
 def traced(backend) -> list[torch.fx.Graph]:
@@ -61,9 +70,7 @@ def launches(graph) -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize(("backend", "expected"), [(gated._joint, JOINT), (gated._fused, FUSED)])
-def test_torch_compile_sees_launches_and_no_copies(monkeypatch, backend, expected):
-    target = GPUTarget("cuda", 90, 32)
-    monkeypatch.setattr(driver, "_active", SimpleNamespace(get_current_target=lambda: target))
+def test_torch_compile_sees_launches_and_no_copies(no_gpu, backend, expected):
     for graph, wanted in zip(traced(backend), expected, strict=True):
         assert launches(graph) == wanted
         assert not COPYING & {str(getattr(node.target, "overloadpacket", "")).split(".")[-1] for node in graph.nodes}
@@ -71,8 +78,41 @@ def test_torch_compile_sees_launches_and_no_copies(monkeypatch, backend, expecte
         assert launches(graph) == [(name, []) for name, _ in wanted]
 
 
+def graphs_of_batches(*batches: int, to_kernels: bool) -> list[torch.fx.GraphModule]:
+    """What torch.compile makes of one function called with these batches, `to_kernels` or as dynamo leaves it."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph_module, _):
+        graphs.append(graph_module)
+        return make_boxed_func(zeros) if to_kernels else zeros
+
+    def zeros(*inputs):
+        qkv = next(one for one in inputs if isinstance(one, torch.Tensor) and one.dim() == 5)
+        return (qkv.new_zeros(qkv.shape[0], HEADS, GRID[0] * GRID[1], 48),)
+
+    torch._dynamo.reset()
+    backend = aot_autograd(fw_compiler=keep) if to_kernels else keep
+    function = torch.compile(partial(gated._joint, grid_size=GRID), backend=backend, fullgraph=True)
+    with torch.no_grad():
+        for batch in batches:
+            qkv = torch.randn(batch, GRID[0] * GRID[1], 3, HEADS, 48, dtype=torch.bfloat16)
+            function(qkv, torch.randn(HEADS, 3), torch.randn(HEADS), torch.randn(HEADS))
+    return graphs
+
+
+def test_one_graph_does_for_many_batches(no_gpu):
+    assert len(graphs_of_batches(2, 3, 4, 5, to_kernels=True)) == 2  # one for the first, one for all others
+
+
+def test_a_graph_names_the_edition_of_its_kernels():
+    """torch's caches on disk know it by that: what the backward pass launches is not in what they look at."""
+    (graph_module,) = graphs_of_batches(2, to_kernels=False)
+    (node,) = graph_module.graph.find_nodes(op="call_function", target=torch.ops.nearsight.gated_weights)
+    assert node.args[-1] == gated_positions.EDITION
+
+
 def test_torch_knows_the_kernels_of_an_operator():
-    """Its caches' keys have their source; a kernel that it does not find would leave stale code in them."""
+    """It puts the source of those that a forward pass launches into its caches' keys."""
     expected = {
         "gated_weights": {"make_weights"},
         "gated_weights_backward": {"weights_backward", "sum_partials"},

@@ -36,10 +36,17 @@ def _dense_weights(v_pos: Tensor, pos_bias: Tensor, gate_value: Tensor, grid_siz
     return (by_row[:, :, None, :, None] * by_col[:, None, :, None, :]).flatten(3, 4).flatten(1, 2)
 
 
+def _weights(
+    v_pos: Tensor, pos_bias: Tensor, gate: Tensor, grid_size: Grid, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """σ(λ) · P in `dtype` and 1 − σ(λ), by Triton."""
+    return torch.ops.nearsight.gated_weights(v_pos, pos_bias, gate, *grid_size, dtype, gated_positions.EDITION)
+
+
 def _joint(
     qkv: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor, *, grid_size: Grid, scale: float | None = None
 ) -> Tensor:
-    weights, share = torch.ops.nearsight.gated_weights(v_pos, pos_bias, gate, *grid_size, qkv.dtype)
+    weights, share = _weights(v_pos, pos_bias, gate, grid_size, qkv.dtype)
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in (qkv, weights, share))
     scale = qkv.shape[-1] ** -0.5 if scale is None else scale
     return torch.ops.nearsight.attend_gated(qkv, weights, share, scale, keep)[0]
@@ -48,7 +55,7 @@ def _joint(
 def _fused(
     qkv: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor, *, grid_size: Grid, scale: float | None = None
 ) -> Tensor:
-    weights, share = torch.ops.nearsight.gated_weights(v_pos, pos_bias, gate, *grid_size, qkv.dtype)
+    weights, share = _weights(v_pos, pos_bias, gate, grid_size, qkv.dtype)
     query, key, value = heads_outside(qkv)
     content = F.scaled_dot_product_attention(query, key, value, scale=scale)
     return torch.ops.nearsight.mix_positions(content, value, weights, share)

@@ -1,5 +1,8 @@
 """GPSA's positional weights on the GPU, from v_pos and the gates in one launch, as an operator."""
 
+import hashlib
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
@@ -9,6 +12,9 @@ from .triton_launch import wrap_triton
 
 ALIGNMENT = 16
 ELEMENTS = 2048  # of a program's tile
+# torch.compile's caches on disk know a graph by its operators and their arguments, not by what the backward pass
+# launches: with this among them, no kernel of an earlier installation is ever launched.
+EDITION = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
 
 
 def _tiling(tokens: int, cols: int) -> tuple[int, int, int]:
@@ -20,11 +26,12 @@ def _tiling(tokens: int, cols: int) -> tuple[int, int, int]:
 
 @torch.library.triton_op("nearsight::gated_weights", mutates_args=())
 def gated_weights(
-    v_pos: Tensor, pos_bias: Tensor, gate: Tensor, height: int, width: int, dtype: torch.dtype
+    v_pos: Tensor, pos_bias: Tensor, gate: Tensor, height: int, width: int, dtype: torch.dtype, edition: str
 ) -> tuple[Tensor, Tensor]:
     """σ(λ) · softmax(v_posᵀ r) [n, N, M] with columns of zeros up to M, a multiple of 16, and 1 − σ(λ) [n] in float32.
 
     `pos_bias` is cancelled by the softmax; it is here so that it belongs to the graph, with a gradient of zeros.
+    `edition` is EDITION, whose place in a compiled graph this is.
     """
     weights, share = _outputs(v_pos, height, width, dtype)
     tokens, cols = weights.shape[1:]
@@ -43,7 +50,7 @@ def _outputs(v_pos: Tensor, height: int, width: int, dtype: torch.dtype) -> tupl
 
 
 @gated_weights.register_fake
-def _(v_pos, pos_bias, gate, height, width, dtype):
+def _(v_pos, pos_bias, gate, height, width, dtype, edition):
     return _outputs(v_pos, height, width, dtype)
 
 
@@ -74,14 +81,14 @@ def _(grad_weights, grad_share, v_pos, gate, width):
 
 
 def _setup_context(ctx, inputs, output):
-    v_pos, pos_bias, gate, _, ctx.width, _ = inputs
+    v_pos, pos_bias, gate, _, ctx.width, *_ = inputs
     ctx.save_for_backward(v_pos, pos_bias, gate)
 
 
 def _backward(ctx, grad_weights, grad_share):
     v_pos, pos_bias, gate = ctx.saved_tensors
     grads = torch.ops.nearsight.gated_weights_backward(grad_weights, grad_share, v_pos, gate, ctx.width)
-    return grads[0].to(v_pos.dtype), torch.zeros_like(pos_bias), grads[1].to(gate.dtype), None, None, None
+    return grads[0].to(v_pos.dtype), torch.zeros_like(pos_bias), grads[1].to(gate.dtype), None, None, None, None
 
 
 gated_weights.register_autograd(_backward, setup_context=_setup_context)
