@@ -62,6 +62,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--channels", type=int, default=128, help="of pyramid and heads; the paper has 256")
     parser.add_argument("--head-depth", type=int, default=4)
     parser.add_argument("--width-multiplier", type=float, default=1.0, help="of the backbone")
+    parser.add_argument("--start", default="random", choices=("random", "local"), help="of attention in backbones")
     parser.add_argument("--pretrain", type=sized_source, metavar="DATA:SIZE", help="what backbones classify first")
     parser.add_argument("--pretrain-epochs", type=float, default=40.0)
     parser.add_argument("--pretrain-batch", type=int, default=256)
@@ -89,6 +90,12 @@ def how_to_run(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def backbone_options(options: argparse.Namespace, name: str, attention: str) -> dict[str, Any]:
+    """Of a backbone, alone or named by a detector on it; `attention` is what the options of its layers are called."""
+    width = {"width_multiplier": options.width_multiplier}
+    return {**width, attention: {"start": options.start}} if "sasa" in name else width
+
+
 def pretrain_one(options: argparse.Namespace) -> dict[str, Any]:
     """One backbone as a classifier, in this process; its folder has the weights."""
     from nearsight.train.recipe import differences
@@ -102,7 +109,7 @@ def pretrain_one(options: argparse.Namespace) -> dict[str, Any]:
     recipe = small.with_changes(
         data=data,
         model=backbone,
-        model_options={"width_multiplier": options.width_multiplier},
+        model_options=backbone_options(options, backbone, "attention"),
         image_size=int(size),
         epochs=options.pretrain_epochs,
         warmup_epochs=min(5.0, options.pretrain_epochs / 10),
@@ -158,7 +165,7 @@ def run_one(options: argparse.Namespace) -> dict[str, Any]:
             "channels": options.channels,
             "head_depth": options.head_depth,
             "smallest_anchor": 16,
-            "width_multiplier": options.width_multiplier,
+            **backbone_options(options, model, "backbone_attention"),
         },
         init_from=options.init_from,
         image_size=options.width,

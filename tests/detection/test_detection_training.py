@@ -16,6 +16,7 @@ from nearsight.data.bad_images import BadImageLog
 from nearsight.data.detection import open_detection
 from nearsight.models import create_model
 from nearsight.models.retinanet import create_detector
+from nearsight.nn import LocalSelfAttention2d
 from nearsight.train.checkpoint import CheckpointStore
 from nearsight.train.classifier import build_classifier
 from nearsight.train.detection import DetectionTask, build_detector, compared, with_body_options
@@ -182,6 +183,26 @@ def test_warm_start_takes_the_sizes_of_the_classification_run(tmp_path):
     detector.write_text("config.yaml", freeze(recipe))
     shutil.rmtree(run)  # the detector's own record is enough
     assert with_body_options(given, detector) == recipe
+
+
+def test_warm_start_takes_the_attention_of_the_classification_run(tmp_path):
+    run = tmp_path / "classifier"
+    run.mkdir()
+    options = {"width_multiplier": 0.25, "attention": {"border": "zeros"}}
+    body = named_recipe("small").with_changes(model="sasa_resnet26_convstem", model_options=options, data="clothing")
+    (run / "config.yaml").write_text(freeze(body))
+    given = tiny_recipe(
+        model="retinanet_sasa_resnet26_convstem_attention_heads",
+        model_options={"channels": 16, "head_depth": 1, "attention": {"border": "mask"}},
+        init_from=str(run),
+    )
+    recipe = with_body_options(given, RunFolder(tmp_path / "detector"))
+    detector = build_detector(recipe.with_changes(init_from=""), 3)
+    layers = {
+        part: {layer.border for layer in getattr(detector, part).modules() if isinstance(layer, LocalSelfAttention2d)}
+        for part in ("backbone", "heads")
+    }
+    assert layers == {"backbone": {"zeros"}, "heads": {"mask"}}
 
 
 def test_warm_start_from_a_detector_of_other_classes(tmp_path):

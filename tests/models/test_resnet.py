@@ -71,3 +71,9 @@ def test_attention_options_reach_every_layer():
     layers = [m for m in model.modules() if isinstance(m, LocalSelfAttention2d)]
     assert len(layers) == 8
     assert all(m.border == "zeros" and m.downsample == "stride" and not m.content for m in layers)
+
+
+def test_a_local_start_is_left_out_where_heads_are_too_thin():
+    model = create_model("sasa_resnet26_convstem", width_multiplier=0.25, attention={"start": "local"}, num_classes=0)
+    starts = [layer.start for layer in model.modules() if isinstance(layer, LocalSelfAttention2d)]
+    assert starts == ["random"] + ["local"] * 7  # 2 channels a head, then 4 and more

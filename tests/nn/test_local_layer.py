@@ -34,6 +34,8 @@ def test_gives_the_shape_of_the_convolution_it_replaces(size, stride, downsample
         {"share_positions": False},
         {"downsample": "stride", "stride": 2},
         {"kernel_size": 4},
+        {"start": "local"},
+        {"start": "local", "content": False, "share_positions": False, "projections": "grouped"},
     ],
     ids=str,
 )
@@ -159,3 +161,40 @@ def test_stem_values_depend_on_the_place_in_the_block():
 def test_bad_input_names_the_value_and_the_remedy(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"share_positions": False}, {"projections": "grouped"}, {"content": False}], ids=str
+)
+def test_heads_that_start_local_look_at_the_pixels_around_the_query(options):
+    torch.manual_seed(0)
+    layer = LocalSelfAttention2d(64, 64, 7, start="local", **options)
+    x = nn.Sequential(nn.BatchNorm2d(64), nn.ReLU())(torch.randn(4, 64, 12, 12))
+    _, weights = layer(x, need_weights=True)
+    inside = weights[:, 3:-3, 3:-3].mean((0, 1, 2))  # [heads, 7, 7]
+    peaks = [divmod(int(one), 7) for one in inside.flatten(1).argmax(1)]
+    assert sorted((row - 3, col - 3) for row, col in peaks) == [
+        (row, col) for row in (-1, 0, 1) for col in (-1, 0, 1) if (row, col) != (0, 0)
+    ]
+    assert inside.flatten(1).amax(1).min() > 0.3  # where an even window has 0.02
+    even = LocalSelfAttention2d(64, 64, 7, **options)(x, need_weights=True)[1][:, 3:-3, 3:-3].mean((0, 1, 2))
+    assert even.max() < 0.1
+
+
+def test_more_heads_than_pixels_around_begin_again():
+    layer = LocalSelfAttention2d(48, 48, 3, num_heads=12, start="local")
+    query = layer.weight[0].detach().unflatten(0, (12, 4))
+    assert torch.equal(query[8:], query[:4])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"start": "near"}, "start"),
+        ({"start": "local", "positions": "none"}, "relative positions"),
+        ({"start": "local", "num_heads": 4}, "2 channels"),
+    ],
+)
+def test_a_local_start_that_cannot_be_is_refused(options, words):
+    with pytest.raises(ValueError, match=words):
+        LocalSelfAttention2d(8, 8, 3, **options)

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..nn import AttentionStem2d, LocalSelfAttention2d
 from ..nn.checks import require_choice, require_count, require_finite, require_images, require_positive, require_share
+from ..nn.local import LOCAL_HEAD_DIM
 from .size import as_pair, chosen_layers
 
 Stem = Literal["conv", "attention"]
@@ -111,7 +112,7 @@ def _statistics_held(module: nn.Module) -> Iterator[None]:
 
 # What `attention` may say of the layers: all of their options but those that the network has under its own name.
 ATTENTION_OPTIONS = (
-    "positions", "content", "share_positions", "border", "projections", "downsample", "bias",
+    "positions", "content", "share_positions", "border", "projections", "downsample", "bias", "start",
 )  # fmt: skip
 
 
@@ -133,8 +134,8 @@ class ResNet(nn.Module):
     """ResNet-26/38/50 with attention in any choice of stages.
 
     `attention_stages` counts from 1 as SASA's Table 3 does; `kernel_size` and `num_heads` and whatever else
-    `LocalSelfAttention2d` takes (`attention`) hold for all of them. `width_multiplier` scales every layer (Fig. 5),
-    rounded to a multiple of 16.
+    `LocalSelfAttention2d` takes (`attention`) hold for all of them, but that a local start is left out where heads are
+    too thin for it. `width_multiplier` scales every layer (Fig. 5), rounded to a multiple of 16.
     """
 
     stride = 32
@@ -184,7 +185,8 @@ class ResNet(nn.Module):
         self.attention_stages = tuple(sorted(attention_stages))
 
         def local_attention(channels: int, stride: int) -> nn.Module:
-            return LocalSelfAttention2d(channels, channels, kernel_size, stride, num_heads, backend=backend, **options)
+            own = options if channels // num_heads >= LOCAL_HEAD_DIM else {**options, "start": "random"}
+            return LocalSelfAttention2d(channels, channels, kernel_size, stride, num_heads, backend=backend, **own)
 
         self.stem: nn.Module
         require_choice("stem_values", stem_values, ("spatial", "convolution", "plain"))

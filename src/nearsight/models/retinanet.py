@@ -82,6 +82,7 @@ def build_retinanet(
     smallest_anchor: int = 32,
     aspect_ratios: Sequence[float] = (0.5, 1.0, 2.0),
     attention: dict | None = None,
+    backbone_attention: dict | None = None,
     backend: str | None = None,
     **backbone_options: Any,
 ) -> RetinaNet:
@@ -89,8 +90,8 @@ def build_retinanet(
 
     `norm` sits after each 3×3 (or attention) of pyramid and heads, not after predictions. "group" trains from scratch;
     "none" is what torchvision's first RetinaNet has. `attention` goes to `LocalSelfAttention2d` in pyramid and heads,
-    `backbone_options` to the backbone. Anchors: `scales_per_level` × `aspect_ratios` a position, the smallest of side
-    `smallest_anchor` on the finest level; or every side in `sizes`.
+    `backbone_attention` in a ResNet, `backbone_options` to the backbone itself. Anchors: `scales_per_level` ×
+    `aspect_ratios` a position, the smallest of side `smallest_anchor` on the finest level; or every side in `sizes`.
     """
     require_choice("pyramid", pyramid, ("conv", "attention"))
     require_choice("heads", heads, ("conv", "attention"))
@@ -104,6 +105,8 @@ def build_retinanet(
         raise ValueError(f"sizes must list the anchors' sides of each level, not {sizes!r}")
     for level in sizes or ():
         _require_positive("each level of sizes", level)
+    if backbone_attention is not None:
+        backbone_options["attention"] = backbone_attention
     body, finest_stride = _backbone(backbone, {"backend": backend, **backbone_options})
     anchors = AnchorGrid(
         anchor_sizes(scales_per_level, smallest_anchor) if sizes is None else sizes,

@@ -10,11 +10,15 @@ from torch.nn import functional as F
 from .. import functional as equations
 from .. import kernels
 from ..functional import Border
+from ..geometry import window_offsets
 from .checks import require_choice, require_divisible, require_images, require_positive
 
 Positions = Literal["relative", "absolute", "none"]
 Projections = Literal["full", "grouped"]
 Downsample = Literal["pool", "stride"]
+Start = Literal["random", "local"]
+LOCAL_HEAD_DIM = 4  # channels in which a head says where it starts
+LOCALITY = 2.0  # by how much a head that starts local weighs a pixel less (in its logit) at distance 1 of its own
 
 
 class LocalSelfAttention2d(nn.Module):
@@ -29,6 +33,8 @@ class LocalSelfAttention2d(nn.Module):
     - `border`: "mask" keeps pixels outside the image out of the softmax, "zeros" leaves them in as zero vectors.
     - `projections`: "full" d×d, which every parameter count of the paper needs, or "grouped" by head, as its text says.
     - `downsample`: with stride s, "pool" averages s×s outputs (the paper), "stride" skips queries (its rebuttal).
+    - `start`: "random", when every window starts nearly even; or "local", when heads start on the pixels around the
+      query, one each, as ConViT's do. It is for inputs after batch norm and ReLU, as in a bottleneck.
     """
 
     def __init__(
@@ -46,6 +52,7 @@ class LocalSelfAttention2d(nn.Module):
         projections: Projections = "full",
         downsample: Downsample = "pool",
         bias: bool = False,
+        start: Start = "random",
         backend: str | None = None,
     ) -> None:
         super().__init__()
@@ -53,6 +60,7 @@ class LocalSelfAttention2d(nn.Module):
         require_choice("border", border, ("mask", "zeros"))
         require_choice("projections", projections, ("full", "grouped"))
         require_choice("downsample", downsample, ("pool", "stride"))
+        require_choice("start", start, ("random", "local"))
         require_positive(in_channels=in_channels, kernel_size=kernel_size, stride=stride)
         self.head_dim = require_divisible(out_channels, num_heads, "out_channels")
         if positions == "relative" and self.head_dim % 2:
@@ -60,11 +68,17 @@ class LocalSelfAttention2d(nn.Module):
                 f"relative positions split a head's channels in two, but out_channels={out_channels} over "
                 f"num_heads={num_heads} gives {self.head_dim}; use out_channels={2 * out_channels}, for example"
             )
+        if start == "local" and (positions != "relative" or self.head_dim < LOCAL_HEAD_DIM):
+            raise ValueError(
+                f"start='local' needs relative positions and {LOCAL_HEAD_DIM} channels a head; got positions="
+                f"{positions!r} and {self.head_dim} channels (out_channels={out_channels} over num_heads={num_heads})"
+            )
         if projections == "grouped":
             require_divisible(in_channels, num_heads, "in_channels")
         self.in_channels, self.out_channels, self.num_heads = in_channels, out_channels, num_heads
         self.kernel_size, self.stride, self.downsample = kernel_size, stride, downsample
         self.border: Border = border
+        self.start = start
         self.positions, self.content, self.projections, self.backend = positions, content, projections, backend
 
         parts = 3 if content else 2  # query, value and, with content, key
@@ -92,6 +106,30 @@ class LocalSelfAttention2d(nn.Module):
         for embedding in (self.row_embedding, self.col_embedding):
             if embedding is not None:
                 nn.init.normal_(embedding)
+        if self.start == "local":
+            self._look_around()
+
+    @torch.no_grad()
+    def _look_around(self) -> None:
+        """Head h starts on the pixel Δ_h of those around the query, the nearest first; its own goes by the shortcut.
+
+        −α‖δ − Δ‖² is −α‖δ‖² + 2α Δ·δ and a constant: two channels of each embedding hold δ² and δ, and the query's same
+        channels the factors. A query has no bias to hold them, so they stand on what inputs after batch norm and ReLU
+        have in the mean, 1/√(2π) in every channel.
+        """
+        offsets = window_offsets(self.kernel_size)
+        around = torch.cartesian_prod(offsets, offsets)
+        around = around[around.square().sum(-1).argsort(stable=True)][1:]  # without the query's own pixel
+        centers = around[torch.arange(self.num_heads) % len(around)]
+        level = math.sqrt(2 * math.pi) / self.weight.shape[-1]
+        query, _, *key = self.weight.unflatten(1, (self.num_heads, self.head_dim))
+        for axis, embedding in enumerate((self.row_embedding, self.col_embedding)):
+            square, linear = axis * self.head_dim // 2, axis * self.head_dim // 2 + 1
+            embedding[..., 0], embedding[..., 1] = offsets.square(), offsets
+            query[:, square] = -LOCALITY * level
+            query[:, linear] = 2 * LOCALITY * level * centers[:, axis, None]
+            for one in key:
+                one[:, square : linear + 1] = 0.0  # content leaves these channels to position
 
     def forward(self, x: Tensor, need_weights: bool = False):
         """x → y, or (y, weights [B, rows, cols, heads, k, k] of every query, before any pooling)."""

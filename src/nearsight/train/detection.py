@@ -197,7 +197,9 @@ def with_body_options(recipe: Recipe, run: RunFolder) -> Recipe:
         return recipe.with_changes(model_options={**begun.model_options, **recipe.model_options})
     options = {**body.model_options, **({"patch_size": body.patch_size} if body.patch_size else {})}
     heads = inspect.signature(build_retinanet).parameters  # what has the same name there means something else
-    options = {name: value for name, value in options.items() if name not in heads}
+    renamed = {"attention": "backbone_attention"}
+    kept = {name: value for name, value in options.items() if name in renamed or name not in heads}
+    options = {renamed.get(name, name): value for name, value in kept.items()}
     return recipe.with_changes(model_options={**options, **recipe.model_options})
 
 
