@@ -4,8 +4,8 @@
 
 Local attention, and GPSA as it is and compiled. Odd and prime sizes, fresh inputs, and all memory that torch hands out
 filled with NaN (but to compiled code), so that an element that no kernel wrote shows. Every case runs twice: the bits
-must be the same. Exit code 1 where an error exceeds twice that of
-the equation in the type (float32: six times, since logits pass through exp2 and a stored log-sum-exp), or bits differ.
+must be the same. Exit code 1 where an error exceeds twice that of the equation in the type (float32: six times, since
+logits pass through exp2 and a stored log-sum-exp), or bits differ.
 """
 
 import argparse
@@ -21,6 +21,7 @@ from torch import Tensor
 from nearsight.functional.attention import gated_positional_attention
 from nearsight.functional.local import local_attention, query_key_value
 from nearsight.kernels import gated, local_triton
+from nearsight.kernels.gated_layout import heads_outside
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 # batch, height, width, heads, head_dim, kernel_size, border, type, content, positions, sets of embeddings, scale
@@ -111,7 +112,7 @@ def compare(case: tuple, device: torch.device) -> tuple[dict[str, float], bool]:
 
 
 def gated_equation(qkv: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor, **options) -> Tensor:
-    query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+    query, key, value = heads_outside(qkv)
     return gated_positional_attention(query, key, value, v_pos, gate, **options)
 
 

@@ -20,7 +20,7 @@ from torch._library.triton import get_triton_kernels_for_op
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from nearsight.kernels import gated, gated_positions
+from nearsight.kernels import gated, triton_launch
 
 GRID, HEADS = (3, 7), 2
 COPYING = {"clone", "copy", "copy_", "select_scatter", "slice_scatter", "as_strided_scatter"}
@@ -108,7 +108,7 @@ def test_a_graph_names_the_edition_of_its_kernels():
     """torch's caches on disk know it by that: what the backward pass launches is not in what they look at."""
     (graph_module,) = graphs_of_batches(2, to_kernels=False)
     (node,) = graph_module.graph.find_nodes(op="call_function", target=torch.ops.nearsight.gated_weights)
-    assert node.args[-1] == gated_positions.EDITION
+    assert node.args[-1] == triton_launch.EDITION
 
 
 def test_torch_knows_the_kernels_of_an_operator():

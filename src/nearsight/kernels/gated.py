@@ -40,7 +40,7 @@ def _weights(
     v_pos: Tensor, pos_bias: Tensor, gate: Tensor, grid_size: Grid, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """σ(λ) · P in `dtype` and 1 − σ(λ), by Triton."""
-    return torch.ops.nearsight.gated_weights(v_pos, pos_bias, gate, *grid_size, dtype, gated_positions.EDITION)
+    return torch.ops.nearsight.gated_weights(v_pos, pos_bias, gate, *grid_size, dtype, triton_launch.EDITION)
 
 
 def _joint(
@@ -126,7 +126,7 @@ def _always(*arguments: Tensor, **options) -> None:
 
 
 if HAS_TRITON:
-    from . import gated_joint, gated_positions, gated_triton  # noqa: F401 (they bring their operators)
+    from . import gated_joint, gated_positions, gated_triton, triton_launch  # noqa: F401 (they bring their operators)
 
 BACKENDS = [
     Backend("joint", _joint_refusal, _joint),

@@ -1,8 +1,5 @@
 """GPSA's positional weights on the GPU, from v_pos and the gates in one launch, as an operator."""
 
-import hashlib
-from pathlib import Path
-
 import torch
 from torch import Tensor
 
@@ -12,9 +9,6 @@ from .triton_launch import wrap_triton
 
 ALIGNMENT = 16
 ELEMENTS = 2048  # of a program's tile
-# torch.compile's caches on disk know a graph by its operators and their arguments, not by what the backward pass
-# launches: with this among them, no kernel of an earlier installation is ever launched.
-EDITION = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
 
 
 def _tiling(tokens: int, cols: int) -> tuple[int, int, int]:
@@ -31,7 +25,7 @@ def gated_weights(
     """σ(λ) · softmax(v_posᵀ r) [n, N, M] with columns of zeros up to M, a multiple of 16, and 1 − σ(λ) [n] in float32.
 
     `pos_bias` is cancelled by the softmax; it is here so that it belongs to the graph, with a gradient of zeros.
-    `edition` is EDITION, whose place in a compiled graph this is.
+    `edition` is that of `triton_launch`, whose place in a compiled graph this is.
     """
     weights, share = _outputs(v_pos, height, width, dtype)
     tokens, cols = weights.shape[1:]
