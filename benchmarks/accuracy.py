@@ -4,8 +4,9 @@
 
 Local attention, and GPSA as it is and compiled. Odd and prime sizes, fresh inputs, and all memory that torch hands out
 filled with NaN (but to compiled code), so that an element that no kernel wrote shows. Every case runs twice: the bits
-must be the same. Exit code 1 where an error exceeds twice that of the equation in the type (float32: six times, since
-logits pass through exp2 and a stored log-sum-exp), or bits differ.
+must be the same where every kernel is ours; GPSA beyond 256 positions has torch's attention in it, whose gradients are
+summed in any order. Exit code 1 where an error exceeds twice that of the equation in the type (float32: six times,
+since logits pass through exp2 and a stored log-sum-exp), or bits differ that must not.
 """
 
 import argparse
@@ -85,10 +86,10 @@ def error(ours: Tensor, exact: Tensor) -> float:
 
 
 def measured(
-    kernel: Callable[[], list[Tensor]], low: list[Tensor], exact: list[Tensor], names: list[str]
+    kernel: Callable[[], list[Tensor]], low: list[Tensor], exact: list[Tensor], names: list[str], *, poison: bool = True
 ) -> tuple[dict[str, float], bool]:
     """The kernel's errors over those of the equation in the type, by name; and whether two runs gave the same bits."""
-    with poisoned_memory():
+    with poisoned_memory() if poison else contextlib.nullcontext():
         ours, again = kernel(), kernel()
     ratios = {n: error(a, c) / error(b, c) for n, a, b, c in zip(names, ours, low, exact, strict=True)}
     return ratios, all(torch.equal(a, b) for a, b in zip(ours, again, strict=True))
@@ -132,7 +133,10 @@ def compare_gated(case: tuple, compiled: bool, device: torch.device) -> tuple[di
         return [out, *grad_qkv.unbind(2), grad_v_pos, grad_gate]
 
     names = ["output", "query", "key", "value", "v_pos", "gate"]
-    return measured(lambda: run(kernel), run(gated_equation, dtype), run(gated_equation, torch.float64), names)
+    low, exact = run(gated_equation, dtype), run(gated_equation, torch.float64)
+    # torch.compile would trace the filling, and refuses what it then finds.
+    ratios, same = measured(lambda: run(kernel), low, exact, names, poison=not compiled)
+    return ratios, same or qkv.shape[1] > gated.LONGEST_ROW
 
 
 def main() -> None:

@@ -3,7 +3,6 @@
 Nothing is launched: tensors are fake and on the CPU, and the kernels are analysed for a GPU that need not be there.
 """
 
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -78,8 +77,8 @@ def test_torch_compile_sees_launches_and_no_copies(no_gpu, backend, expected):
         assert launches(graph) == [(name, []) for name, _ in wanted]
 
 
-def graphs_of_batches(*batches: int, to_kernels: bool) -> list[torch.fx.GraphModule]:
-    """What torch.compile makes of one function called with these batches, `to_kernels` or as dynamo leaves it."""
+def graphs_of(*calls: tuple[int, tuple[int, int]], to_kernels: bool) -> list[torch.fx.GraphModule]:
+    """What torch.compile makes of one function for these batches and grids: dynamo's graphs, or those `to_kernels`."""
     graphs: list[torch.fx.GraphModule] = []
 
     def keep(graph_module, _):
@@ -88,25 +87,35 @@ def graphs_of_batches(*batches: int, to_kernels: bool) -> list[torch.fx.GraphMod
 
     def zeros(*inputs):
         qkv = next(one for one in inputs if isinstance(one, torch.Tensor) and one.dim() == 5)
-        return (qkv.new_zeros(qkv.shape[0], HEADS, GRID[0] * GRID[1], 48),)
+        return (qkv.new_zeros(qkv.shape[0], HEADS, qkv.shape[1], 48),)
 
     torch._dynamo.reset()
     backend = aot_autograd(fw_compiler=keep) if to_kernels else keep
-    function = torch.compile(partial(gated._joint, grid_size=GRID), backend=backend, fullgraph=True)
+    function = torch.compile(gated._joint, backend=backend, fullgraph=True)
     with torch.no_grad():
-        for batch in batches:
-            qkv = torch.randn(batch, GRID[0] * GRID[1], 3, HEADS, 48, dtype=torch.bfloat16)
-            function(qkv, torch.randn(HEADS, 3), torch.randn(HEADS), torch.randn(HEADS))
+        for batch, grid in calls:
+            qkv = torch.randn(batch, grid[0] * grid[1], 3, HEADS, 48, dtype=torch.bfloat16)
+            function(qkv, torch.randn(HEADS, 3), torch.randn(HEADS), torch.randn(HEADS), grid_size=grid)
     return graphs
 
 
 def test_one_graph_does_for_many_batches(no_gpu):
-    assert len(graphs_of_batches(2, 3, 4, 5, to_kernels=True)) == 2  # one for the first, one for all others
+    calls = [(batch, GRID) for batch in (2, 3, 4, 5)]
+    assert len(graphs_of(*calls, to_kernels=True)) == 2  # one for the first, one for all others
+
+
+def test_only_the_batch_is_symbolic():
+    """Where grids change from call to call torch.compile makes them symbolic; inductor would fail on what is padded."""
+    for graph_module in graphs_of((2, GRID), (3, (5, 4)), (4, (4, 11)), to_kernels=False):
+        (weights,) = graph_module.graph.find_nodes(op="call_function", target=torch.ops.nearsight.gated_weights)
+        (attended,) = graph_module.graph.find_nodes(op="call_function", target=torch.ops.nearsight.attend_gated)
+        sizes = (*weights.meta["example_value"][0].shape, *attended.meta["example_value"][0].shape[1:])
+        assert all(isinstance(size, int) for size in sizes)
 
 
 def test_a_graph_names_the_edition_of_its_kernels():
     """torch's caches on disk know it by that: what the backward pass launches is not in what they look at."""
-    (graph_module,) = graphs_of_batches(2, to_kernels=False)
+    (graph_module,) = graphs_of((2, GRID), to_kernels=False)
     (node,) = graph_module.graph.find_nodes(op="call_function", target=torch.ops.nearsight.gated_weights)
     assert node.args[-1] == triton_launch.EDITION
 

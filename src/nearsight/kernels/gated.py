@@ -79,9 +79,10 @@ def _separable(
     by_row, by_col = positional_axis_weights(v_pos, grid_size, pos_bias)
     query, key, value = heads_outside(qkv)
     content = F.scaled_dot_product_attention(query, key, value, scale=scale)
-    image = torch.einsum("nrh,bnhwd->bnrwd", (gate_value * by_row).to(value.dtype), value.unflatten(2, grid_size))
-    position = torch.einsum("ncw,bnrwd->bnrcd", by_col.to(value.dtype), image).flatten(2, 3)
-    return torch.addcmul(position, (1 - gate_value).to(value.dtype), content)
+    rows = value.unflatten(2, grid_size).flatten(3)  # [B, n, H, W·d]: the one copy that both products are spared
+    rows = (gate_value * by_row).to(value.dtype) @ rows
+    position = by_col[:, None].to(value.dtype) @ rows.unflatten(3, (grid_size[1], value.shape[-1]))
+    return torch.addcmul(position.flatten(2, 3), (1 - gate_value).to(value.dtype), content)
 
 
 def _fused_refusal(qkv: Tensor, *parameters: Tensor, **options) -> str | None:

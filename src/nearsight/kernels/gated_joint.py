@@ -29,9 +29,9 @@ LOG2_E = 1.4426950408889634
 
 def _outputs(qkv: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
     """Empty: the result [B, N, n, d], and the log-sum-exp [B, n, N] where it is kept."""
-    query = heads_outside(qkv)[0]
-    log_sum = qkv.new_empty(query.shape[:3] if keep else (0,), dtype=torch.float32)
-    return positions_outside(query), log_sum
+    output = positions_outside(heads_outside(qkv)[0])
+    batch, tokens, num_heads, _ = output.shape
+    return output, qkv.new_empty((batch, num_heads, tokens) if keep else (0,), dtype=torch.float32)
 
 
 @cache

@@ -10,19 +10,19 @@ def heads_outside(qkv: Tensor) -> tuple[Tensor, ...]:
     return qkv.permute(2, 0, 3, 1, 4).unbind(0)
 
 
+def known_sizes(tensor: Tensor) -> tuple[int, int, int, int]:
+    """Of a [B, n, N, d]; under torch.compile the batch alone may be symbolic, kernels are made for the others."""
+    batch, num_heads, tokens, head_dim = tensor.shape
+    return batch, int(num_heads), int(tokens), int(head_dim)
+
+
 def positions_outside(tensor: Tensor) -> Tensor:
     """An empty [B, N, n, d] for a [B, n, N, d], so that joining the heads copies nothing.
 
     Kernels write it whole, before it is transposed: torch.compile would copy what is written through a view.
     """
-    batch, num_heads, tokens, head_dim = tensor.shape
+    batch, num_heads, tokens, head_dim = known_sizes(tensor)
     return tensor.new_empty(batch, tokens, num_heads, head_dim)
-
-
-def known_sizes(tensor: Tensor) -> tuple[int, int, int, int]:
-    """Of a [B, n, N, d]; under torch.compile the batch alone may be symbolic, kernels are made for the others."""
-    batch, num_heads, tokens, head_dim = tensor.shape
-    return batch, int(num_heads), int(tokens), int(head_dim)
 
 
 def dense_channels(tensor: Tensor) -> Tensor:

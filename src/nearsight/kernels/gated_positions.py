@@ -12,10 +12,10 @@ ELEMENTS = 2048  # of a program's tile
 
 
 def _tiling(tokens: int, cols: int) -> tuple[int, int, int]:
-    """Rows and columns of a tile, and the number of tiles; symbolic lengths become known under torch.compile."""
-    width = next_power_of_2(int(cols))
+    """Rows and columns of a tile, and the number of tiles."""
+    width = next_power_of_2(cols)
     rows = max(1, ELEMENTS // width)
-    return rows, width, ceil_div(int(tokens), rows)
+    return rows, width, ceil_div(tokens, rows)
 
 
 @torch.library.triton_op("nearsight::gated_weights", mutates_args=())
@@ -38,7 +38,8 @@ def gated_weights(
 
 
 def _outputs(v_pos: Tensor, height: int, width: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    heads, tokens = v_pos.shape[0], height * width
+    """Empty. Under torch.compile symbolic sizes become known here: inductor takes padding of unknown rows badly."""
+    heads, tokens = int(v_pos.shape[0]), int(height) * int(width)
     cols = tokens + -tokens % ALIGNMENT
     return v_pos.new_empty(heads, tokens, cols, dtype=dtype), v_pos.new_empty(heads, dtype=torch.float32)
 
