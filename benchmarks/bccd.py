@@ -62,7 +62,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--channels", type=int, default=128, help="of pyramid and heads; the paper has 256")
     parser.add_argument("--head-depth", type=int, default=4)
     parser.add_argument("--width-multiplier", type=float, default=1.0, help="of the backbone")
-    parser.add_argument("--start", default="random", choices=("random", "local"), help="of attention in backbones")
+    parser.add_argument("--start", default="local", choices=("random", "local"), help="of attention in backbones")
     parser.add_argument("--pretrain", type=sized_source, metavar="DATA:SIZE", help="what backbones classify first")
     parser.add_argument("--pretrain-epochs", type=float, default=40.0)
     parser.add_argument("--pretrain-batch", type=int, default=256)

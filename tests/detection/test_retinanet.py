@@ -276,3 +276,18 @@ def test_attention_that_says_nothing_leaves_pyramid_and_heads_their_input():
     for mixer in head.mixers:
         torch.nn.init.zeros_(mixer.weight[1])
     torch.testing.assert_close(head([fifth])[0], head.predictor(F.relu(fifth)).permute(0, 2, 3, 1).reshape(2, -1, 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "start"),
+    [
+        ({}, "local"),
+        ({"backbone_attention": {"border": "zeros"}}, "local"),
+        ({"backbone_attention": {"start": "random"}}, "random"),
+        ({"backbone_attention": {"positions": "absolute"}}, "random"),
+    ],
+)
+def test_attention_in_a_backbone_starts_near_where_nothing_else_is_said(options, start):
+    model = create_detector("retinanet_sasa_resnet26_convstem", channels=16, **options)
+    starts = {layer.start for layer in model.backbone.modules() if isinstance(layer, LocalSelfAttention2d)}
+    assert starts == {start}

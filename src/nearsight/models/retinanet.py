@@ -90,7 +90,8 @@ def build_retinanet(
 
     `norm` sits after each 3×3 (or attention) of pyramid and heads, not after predictions. "group" trains from scratch;
     "none" is what torchvision's first RetinaNet has. `attention` goes to `LocalSelfAttention2d` in pyramid and heads,
-    `backbone_attention` in a ResNet, `backbone_options` to the backbone itself. Anchors: `scales_per_level` ×
+    `backbone_attention` in a ResNet, where it starts local unless it says otherwise: trained from scratch, boxes are
+    looser with a random start. `backbone_options` go to the backbone itself. Anchors: `scales_per_level` ×
     `aspect_ratios` a position, the smallest of side `smallest_anchor` on the finest level; or every side in `sizes`.
     """
     require_choice("pyramid", pyramid, ("conv", "attention"))
@@ -105,6 +106,8 @@ def build_retinanet(
         raise ValueError(f"sizes must list the anchors' sides of each level, not {sizes!r}")
     for level in sizes or ():
         _require_positive("each level of sizes", level)
+    if "resnet" in backbone:
+        backbone_attention = _starting_near(backbone_attention)
     if backbone_attention is not None:
         backbone_options["attention"] = backbone_attention
     body, finest_stride = _backbone(backbone, {"backend": backend, **backbone_options})
@@ -134,6 +137,13 @@ def build_retinanet(
         ),
         anchors,
     )
+
+
+def _starting_near(attention: Any) -> Any:
+    """Options of local attention, with a local start where they state none and can have it."""
+    options = {} if attention is None else attention
+    possible = isinstance(options, dict) and options.get("positions", "relative") == "relative"
+    return {"start": "local", **options} if possible else options
 
 
 def _require_positive(name: str, values: Any) -> None:
