@@ -1,6 +1,6 @@
 """Convolution against attention in RetinaNet on real data: BCCD's blood cells, same recipe, some seeds.
 
-    PYTHONPATH=src python benchmarks/bccd.py FOLDER --out results/bccd.json
+    PYTHONPATH=src python benchmarks/bccd.py FOLDER --out results/bccd_local.json
     PYTHONPATH=src python benchmarks/bccd.py FOLDER --out results/bccd_warm.json --pretrain photographs.npz:64
 
 FOLDER holds BCCD as COCO json (train.json, val.json, test.json, images/). Every run is a process of its own that trains
@@ -8,10 +8,11 @@ through the package's engine on `train`, selects its checkpoint on `val` and mea
 the device at a time (--parallel), so the seconds of a run say less than those of benchmarks/detection.py.
 On one H200: about three minutes for 3 models × 3 seeds with --parallel 9. results/bccd.md has what came out.
 
-All weights start at random, unless --pretrain names images with classes: then each backbone first learns to classify
-them (SASA's does so on ImageNet), once, by the recipe `small` at --pretrain-lr, and every detector on it starts from
-the weights that val selected there. Those runs stay beside the results, in OUT_pretrained/BACKBONE. The next call goes
-on with one that was broken off, reuses one that is finished, and refuses one of other settings.
+All weights start at random, heads of attention in backbones near the query (--start). With --pretrain, which names
+images with classes, each backbone first learns to classify them (SASA's does so on ImageNet), once, by the recipe
+`small` at --pretrain-lr, and every detector on it starts from the weights that val selected there. Those runs stay
+beside the results, in OUT_pretrained/BACKBONE. The next call goes on with one that was broken off, reuses one that is
+finished, and refuses one of other settings.
 """
 
 from __future__ import annotations

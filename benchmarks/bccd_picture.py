@@ -16,8 +16,8 @@ RESULTS = Path(__file__).resolve().parent.parent / "results"
 SETTINGS = {  # of attention's start and of the backbone
     "random start,\nfrom scratch": "bccd.json",
     "local start,\nfrom scratch": "bccd_local.json",
-    "random start,\nclassified first": "bccd_pretrained.json",
-    "local start,\nclassified first": "bccd_local_pretrained.json",
+    "random start,\nclassified 20 epochs first": "bccd_pretrained.json",
+    "local start,\nclassified 30 epochs first": "bccd_local_pretrained.json",
 }
 DETECTORS = {
     "retinanet_resnet26": ("convolution", "#444444"),

@@ -285,6 +285,7 @@ def test_attention_that_says_nothing_leaves_pyramid_and_heads_their_input():
         ({"backbone_attention": {"border": "zeros"}}, "local"),
         ({"backbone_attention": {"start": "random"}}, "random"),
         ({"backbone_attention": {"positions": "absolute"}}, "random"),
+        ({"kernel_size": 1}, "random"),
     ],
 )
 def test_attention_in_a_backbone_starts_near_where_nothing_else_is_said(options, start):

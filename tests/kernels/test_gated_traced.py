@@ -77,7 +77,9 @@ def test_torch_compile_sees_launches_and_no_copies(no_gpu, backend, expected):
         assert launches(graph) == [(name, []) for name, _ in wanted]
 
 
-def graphs_of(*calls: tuple[int, tuple[int, int]], to_kernels: bool) -> list[torch.fx.GraphModule]:
+def graphs_of(
+    *calls: tuple[int, tuple[int, int]], to_kernels: bool, backend=gated._joint
+) -> list[torch.fx.GraphModule]:
     """What torch.compile makes of one function for these batches and grids: dynamo's graphs, or those `to_kernels`."""
     graphs: list[torch.fx.GraphModule] = []
 
@@ -90,8 +92,8 @@ def graphs_of(*calls: tuple[int, tuple[int, int]], to_kernels: bool) -> list[tor
         return (qkv.new_zeros(qkv.shape[0], HEADS, qkv.shape[1], 48),)
 
     torch._dynamo.reset()
-    backend = aot_autograd(fw_compiler=keep) if to_kernels else keep
-    function = torch.compile(gated._joint, backend=backend, fullgraph=True)
+    compiler = aot_autograd(fw_compiler=keep) if to_kernels else keep
+    function = torch.compile(backend, backend=compiler, fullgraph=True)
     with torch.no_grad():
         for batch, grid in calls:
             qkv = torch.randn(batch, grid[0] * grid[1], 3, HEADS, 48, dtype=torch.bfloat16)
@@ -104,12 +106,14 @@ def test_one_graph_does_for_many_batches(no_gpu):
     assert len(graphs_of(*calls, to_kernels=True)) == 2  # one for the first, one for all others
 
 
-def test_only_the_batch_is_symbolic():
+@pytest.mark.parametrize("backend", [gated._joint, gated._fused])
+def test_only_the_batch_is_symbolic(backend):
     """Where grids change from call to call torch.compile makes them symbolic; inductor would fail on what is padded."""
-    for graph_module in graphs_of((2, GRID), (3, (5, 4)), (4, (4, 11)), to_kernels=False):
-        (weights,) = graph_module.graph.find_nodes(op="call_function", target=torch.ops.nearsight.gated_weights)
-        (attended,) = graph_module.graph.find_nodes(op="call_function", target=torch.ops.nearsight.attend_gated)
-        sizes = (*weights.meta["example_value"][0].shape, *attended.meta["example_value"][0].shape[1:])
+    graphs = graphs_of((2, GRID), (3, (5, 4)), (4, (4, 11)), to_kernels=False, backend=backend)
+    for graph in (graph_module.graph for graph_module in graphs):
+        (weights,) = graph.find_nodes(op="call_function", target=torch.ops.nearsight.gated_weights)
+        (returned,) = next(iter(graph.find_nodes(op="output"))).args[0]
+        sizes = (*weights.meta["example_value"][0].shape, *returned.meta["example_value"].shape[1:])
         assert all(isinstance(size, int) for size in sizes)
 
 

@@ -193,8 +193,9 @@ def test_more_heads_than_pixels_around_begin_again():
         ({"start": "near"}, "start"),
         ({"start": "local", "positions": "none"}, "relative positions"),
         ({"start": "local", "num_heads": 4}, "2 channels"),
+        ({"start": "local", "num_heads": 2, "kernel_size": 1}, "kernel_size=1"),
     ],
 )
 def test_a_local_start_that_cannot_be_is_refused(options, words):
     with pytest.raises(ValueError, match=words):
-        LocalSelfAttention2d(8, 8, 3, **options)
+        LocalSelfAttention2d(8, 8, **{"kernel_size": 3, **options})

@@ -23,6 +23,11 @@ def list_models(pattern: str = "*") -> list[str]:
     return sorted(name for name in _MODELS if fnmatchcase(name, pattern))
 
 
+def takes_argument(name: str, argument: str) -> bool:
+    """Whether the model of this name takes an argument; False where there is none of it."""
+    return name in list_models() and argument in inspect.signature(_MODELS[name][0]).parameters
+
+
 def create_model(name: str, **arguments: Any) -> nn.Module:
     """Build a model by name; arguments go to its class (`num_classes`, `in_chans`, `img_size`, ablation switches…)."""
     if not isinstance(name, str) or name not in _MODELS:

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ..nn import AttentionStem2d, LocalSelfAttention2d
 from ..nn.checks import require_choice, require_count, require_finite, require_images, require_positive, require_share
-from ..nn.local import LOCAL_HEAD_DIM
+from ..nn.local import has_room_for_local_start
 from .size import as_pair, chosen_layers
 
 Stem = Literal["conv", "attention"]
@@ -135,7 +135,7 @@ class ResNet(nn.Module):
 
     `attention_stages` counts from 1 as SASA's Table 3 does; `kernel_size` and `num_heads` and whatever else
     `LocalSelfAttention2d` takes (`attention`) hold for all of them, but that a local start is left out where heads are
-    too thin for it. `width_multiplier` scales every layer (Fig. 5), rounded to a multiple of 16.
+    too thin or windows too small for it. `width_multiplier` scales every layer (Fig. 5), rounded to a multiple of 16.
     """
 
     stride = 32
@@ -185,7 +185,8 @@ class ResNet(nn.Module):
         self.attention_stages = tuple(sorted(attention_stages))
 
         def local_attention(channels: int, stride: int) -> nn.Module:
-            own = options if channels // num_heads >= LOCAL_HEAD_DIM else {**options, "start": "random"}
+            near = has_room_for_local_start(channels // num_heads, kernel_size)
+            own = options if near else {**options, "start": "random"}
             return LocalSelfAttention2d(channels, channels, kernel_size, stride, num_heads, backend=backend, **own)
 
         self.stem: nn.Module

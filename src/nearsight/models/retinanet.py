@@ -21,7 +21,7 @@ from .boxes import AnchorGrid, anchor_sizes
 from .detection_heads import DetectionHeads, Kind
 from .detection_outputs import DetectorOutputs
 from .pyramid import FeaturePyramid, Norm, attention_mixer, conv_mixer, group_norm, no_norm
-from .registry import create_model
+from .registry import create_model, takes_argument
 from .sizes import RESNET_LAYERS
 from .vit import VisionTransformer
 from .vit_backbone import ViTBackbone
@@ -106,7 +106,7 @@ def build_retinanet(
         raise ValueError(f"sizes must list the anchors' sides of each level, not {sizes!r}")
     for level in sizes or ():
         _require_positive("each level of sizes", level)
-    if "resnet" in backbone:
+    if takes_argument(backbone, "attention"):
         backbone_attention = _starting_near(backbone_attention)
     if backbone_attention is not None:
         backbone_options["attention"] = backbone_attention

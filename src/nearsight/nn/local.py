@@ -21,6 +21,11 @@ LOCAL_HEAD_DIM = 4  # channels in which a head says where it starts
 LOCALITY = 2.0  # by how much a head that starts local weighs a pixel less (in its logit) at distance 1 of its own
 
 
+def has_room_for_local_start(head_dim: int, kernel_size: int) -> bool:
+    """Whether a head has the channels to say where it starts, and its window a pixel but the query's own."""
+    return head_dim >= LOCAL_HEAD_DIM and kernel_size > 1
+
+
 class LocalSelfAttention2d(nn.Module):
     """Each pixel attends to the k×k pixels around it: images [B, in, H, W] → [B, out, ⌈H/stride⌉, ⌈W/stride⌉].
 
@@ -68,10 +73,11 @@ class LocalSelfAttention2d(nn.Module):
                 f"relative positions split a head's channels in two, but out_channels={out_channels} over "
                 f"num_heads={num_heads} gives {self.head_dim}; use out_channels={2 * out_channels}, for example"
             )
-        if start == "local" and (positions != "relative" or self.head_dim < LOCAL_HEAD_DIM):
+        if start == "local" and (positions != "relative" or not has_room_for_local_start(self.head_dim, kernel_size)):
             raise ValueError(
-                f"start='local' needs relative positions and {LOCAL_HEAD_DIM} channels a head; got positions="
-                f"{positions!r} and {self.head_dim} channels (out_channels={out_channels} over num_heads={num_heads})"
+                f"start='local' needs relative positions, {LOCAL_HEAD_DIM} channels a head and a window of more than a "
+                f"pixel; got positions={positions!r}, {self.head_dim} channels (out_channels={out_channels} over "
+                f"num_heads={num_heads}) and kernel_size={kernel_size}"
             )
         if projections == "grouped":
             require_divisible(in_channels, num_heads, "in_channels")
