@@ -179,6 +179,8 @@ def test_warm_start_takes_the_sizes_of_the_classification_run(tmp_path):
     assert torch.equal(body.pos_embed, classifier.pos_embed)
     other = tiny_recipe(init_from=str(run))  # another backbone: its options are not this one's
     assert with_body_options(other, detector) == other
+    with pytest.raises(ValueError, match="is a run of convit_tiny, whose weights do not fit retinanet_resnet26"):
+        build_detector(other, 3)
     detector.path.mkdir()
     detector.write_text("config.yaml", freeze(recipe))
     shutil.rmtree(run)  # the detector's own record is enough

@@ -292,3 +292,27 @@ def test_attention_in_a_backbone_starts_near_where_nothing_else_is_said(options,
     model = create_detector("retinanet_sasa_resnet26_convstem", channels=16, **options)
     starts = {layer.start for layer in model.backbone.modules() if isinstance(layer, LocalSelfAttention2d)}
     assert starts == {start}
+
+
+ATTENTION_HEADS = "retinanet_sasa_resnet26_convstem_attention_heads"
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        (ATTENTION_HEADS, {"attention": {"star": "local"}}, "attention has no option 'star'; choose from"),
+        (ATTENTION_HEADS, {"attention": "local"}, "attention holds options of the attention layers"),
+        (ATTENTION_HEADS, {"attention": {"value_std": "small"}}, "value_std must be a finite number"),
+        (ATTENTION_HEADS, {"attention": {"bias": "no"}}, "bias must be true or false, not 'no'"),
+        (ATTENTION_HEADS, {"backbone_attention": {"star": "local"}}, "backbone_attention has no option 'star'"),
+        (ATTENTION_HEADS, {"backbone_atention": {"start": "random"}}, "did you mean backbone_attention"),
+        (ATTENTION_HEADS, {"backend": "cuda"}, "backend 'cuda' is unknown; choose one of triton, cpu, reference"),
+        (ATTENTION_HEADS, {"channels": True}, "channels must be a whole number"),
+        ("retinanet_resnet26", {"backbone_attention": {"start": "random"}}, "resnet26 has no local attention"),
+        ("retinanet_deit_tiny", {"backbone_attention": {"start": "random"}}, "deit_tiny has no local attention"),
+        ("retinanet_resnet26", {"attention": {"border": "zeros"}}, "both are of convolutions"),
+    ],
+)
+def test_options_that_cannot_be_or_do_nothing_are_refused(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        create_detector(name, **options)

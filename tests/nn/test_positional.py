@@ -182,3 +182,8 @@ def test_hooks_and_replaced_projections_are_heard():
     layer.v.__class__ = Doubled
     expected = torch.cat((packed[:, :, :2], 2 * packed[:, :, 2:]), dim=2)
     torch.testing.assert_close(layer.packed_projection(x), expected)
+
+
+def test_a_backend_that_is_not_there_is_refused_when_the_layer_is_made():
+    with pytest.raises(ValueError, match="backend 'cuda' is unknown; choose one of joint, fused, dense, separable"):
+        GatedPositionalSelfAttention(12, 2, backend="cuda")

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from cyclopts import App
@@ -16,7 +17,8 @@ from pictures import make_folder
 from nearsight.cli.compare import compare
 from nearsight.cli.demo import compare_two
 from nearsight.cli.recipe_options import RecipeFlags, given_flags
-from nearsight.cli.training import evaluate, predict, resume, train
+from nearsight.cli.training import evaluate, predict, resumable, resume, train
+from nearsight.train.exits import PREEMPTED, PreemptedError
 from nearsight.train.recipe_file import thaw
 
 SMALL = [
@@ -214,3 +216,10 @@ def test_the_demo_claims_no_more_than_it_saw():
     behind = compare_two(_summaries(45.0, 50.0), 372)
     assert "5.0 points behind" in behind
     assert "does not show here" in behind
+
+
+def test_a_run_that_a_signal_ended_says_how_to_go_on(capsys):
+    with pytest.raises(SystemExit) as ended, resumable(Path("runs/cells")):
+        raise PreemptedError("stopped by a signal after step 4")
+    assert ended.value.code == PREEMPTED
+    assert "resume with: nearsight resume runs/cells" in capsys.readouterr().err

@@ -54,7 +54,7 @@ def layers(
     device
         Where to measure.
     out
-        Folder for layers_<hardware>.md and .json.
+        Folder for layers_HARDWARE.md and .json.
     """
     import torch
 
@@ -111,7 +111,7 @@ def models(
     device
         Where to measure.
     out
-        Folder for models_<hardware>.md and .json.
+        Folder for models_HARDWARE.md and .json.
     """
     from .bench_measure import as_table, environment, write_results
     from .bench_models import COLUMNS, entries, measure, ratios

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
+from nearsight.cli.training import resumable
+
 if TYPE_CHECKING:
     from nearsight.train.engine import Trainer
     from nearsight.train.listeners import Listener
@@ -100,6 +102,7 @@ def train(
         resolved = with_body_options(resolved, folder)
         check_trackers(resolved)
         fit_batch = "batch" not in {**(read_changes(config) if config else {}), **flags}
+    with resumable(folder.path):
         summary = train_run(resolved, folder, audience=_audience, override=override, fit_batch=fit_batch)
     if "test" in summary:
         _print_values("test", summary["test"])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -177,8 +179,21 @@ def predict(
     return 1 if any(one.problem for one in predictions) else 0
 
 
-def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str | None, fit_batch: bool = False) -> int:
+@contextmanager
+def resumable(path: Path) -> Iterator[None]:
+    """Where a run ends early, what there is to say of it; where a signal ended it, also how to go on."""
     from nearsight.train.exits import PREEMPTED, reported
+
+    try:
+        with reported():
+            yield
+    except SystemExit as leaving:
+        if leaving.code == PREEMPTED:
+            print(f"resume with: nearsight resume {path}", file=sys.stderr)
+        raise
+
+
+def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str | None, fit_batch: bool = False) -> int:
     from nearsight.train.progress import make_progress
     from nearsight.train.recipe_file import describe_changes
     from nearsight.train.recipes import named_recipe
@@ -201,14 +216,8 @@ def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str 
         members[0].note(f"run: {path}  device: {trainer.device}  learning rate: {scaled} = {used.peak_lr:g}")
         return members
 
-    try:
-        with reported():
-            folder = RunFolder(path)
-            summary = train_run(recipe, folder, audience=audience, override=override, fit_batch=fit_batch)
-    except SystemExit as leaving:
-        if leaving.code == PREEMPTED:
-            print(f"resume with: nearsight resume {path}", file=sys.stderr)
-        raise
+    with resumable(path):
+        summary = train_run(recipe, RunFolder(path), audience=audience, override=override, fit_batch=fit_batch)
     if selections and show != "quiet":
         _print_summary(summary, path, show, selections[0])
     return 0

@@ -94,6 +94,14 @@ class Verdict:
         return f"{self.backend}: could run" + ("" if self.reservation is None else f", but {self.reservation}")
 
 
+def named(backends: Sequence[Backend], name: str) -> Backend:
+    """The backend of this name; a ValueError lists them where there is none."""
+    by_name = {backend.name: backend for backend in backends}
+    if name not in by_name:
+        raise ValueError(f"backend {name!r} is unknown; choose one of {', '.join(by_name)}")
+    return by_name[name]
+
+
 def choose(backends: Sequence[Backend], forced: str | None, *arguments: Any, **options: Any) -> Backend:
     """The first backend with nothing against it, or the `forced` one; ValueError when that one cannot run."""
     if forced is None:
@@ -102,13 +110,11 @@ def choose(backends: Sequence[Backend], forced: str | None, *arguments: Any, **o
         if first.reservation(*arguments, **options) is None:
             return first
         return next((one for one in able if one.reservation(*arguments, **options) is None), first)
-    by_name = {backend.name: backend for backend in backends}
-    if forced not in by_name:
-        raise ValueError(f"backend {forced!r} is unknown; choose one of {', '.join(by_name)}")
-    refusal = by_name[forced].refusal(*arguments, **options)
+    backend = named(backends, forced)
+    refusal = backend.refusal(*arguments, **options)
     if refusal is not None:
         raise ValueError(f"backend {forced!r} cannot run here: {refusal}")
-    return by_name[forced]
+    return backend
 
 
 def verdicts(backends: Sequence[Backend], *arguments: Any, **options: Any) -> list[Verdict]:

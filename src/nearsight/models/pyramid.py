@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..nn import LocalSelfAttention2d
+from ..nn.checks import require_finite
 from .resnet import Mixer
 
 Norm = Callable[[int], nn.Module]
@@ -18,9 +19,14 @@ def conv_mixer(channels: int, stride: int) -> nn.Module:
     return nn.Conv2d(channels, channels, 3, stride, padding=1)
 
 
+# What a mixer takes beside the options of `LocalSelfAttention2d` that a ResNet's `attention` has too.
+MIXER_OPTIONS = ("kernel_size", "num_heads", "value_std", "backend")
+
+
 def attention_mixer(kernel_size: int = 7, num_heads: int = 8, value_std: float = 0.01, **options) -> Mixer:
     """SASA's layer where a detector had a 3×3: values start at W_V ~ N(0, 0.01²), as the convolutions of the heads do,
     and a stride becomes a 2×2 average pool after the attention."""
+    require_finite(value_std=value_std)
 
     def build(channels: int, stride: int) -> nn.Module:
         layer = LocalSelfAttention2d(channels, channels, kernel_size, stride, num_heads, **options)

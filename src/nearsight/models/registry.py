@@ -23,26 +23,27 @@ def list_models(pattern: str = "*") -> list[str]:
     return sorted(name for name in _MODELS if fnmatchcase(name, pattern))
 
 
-def takes_argument(name: str, argument: str) -> bool:
-    """Whether the model of this name takes an argument; False where there is none of it."""
-    return name in list_models() and argument in inspect.signature(_MODELS[name][0]).parameters
+def arguments_of(name: str) -> list[str]:
+    """What the model of this name takes; nothing where there is none of it."""
+    return list(inspect.signature(_MODELS[name][0]).parameters) if name in list_models() else []
 
 
 def create_model(name: str, **arguments: Any) -> nn.Module:
     """Build a model by name; arguments go to its class (`num_classes`, `in_chans`, `img_size`, ablation switches…)."""
     if not isinstance(name, str) or name not in _MODELS:
         raise ValueError(
-            f"no model is named {name!r}; {_hint(str(name), _MODELS, '`nearsight models` lists them all')}"
+            f"no model is named {name!r}; {did_you_mean(str(name), _MODELS, '`nearsight models` lists them all')}"
         )
     builder, defaults = _MODELS[name]
-    known = inspect.signature(builder).parameters
+    known = arguments_of(name)
     for argument in arguments:
         if argument not in known:
-            hint = _hint(argument, known, f"it takes {', '.join(known)}")
+            hint = did_you_mean(argument, known, f"it takes {', '.join(known)}")
             raise ValueError(f"model {name!r} does not take the argument {argument!r}; {hint}")
     return builder(**{**defaults, **arguments})
 
 
-def _hint(word: str, known: Iterable[str], otherwise: str) -> str:
+def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:
+    """The second half of an error about a name: those that are near it, or what else to say."""
     near = get_close_matches(word, known, n=3, cutoff=0.4)
     return f"did you mean {' or '.join(near)}?" if near else otherwise

@@ -116,12 +116,13 @@ ATTENTION_OPTIONS = (
 )  # fmt: skip
 
 
-def _attention_options(options: dict | None) -> dict:
+def attention_options(called: str, options: dict | None, known: Sequence[str] = ATTENTION_OPTIONS) -> dict:
+    """Options of attention layers, checked; `called` is the name that the caller knows them by."""
     if options is not None and not isinstance(options, dict):
-        raise ValueError(f"attention holds options of the attention layers, such as border=zeros, not {options!r}")
+        raise ValueError(f"{called} holds options of the attention layers, such as border=zeros, not {options!r}")
     for name in options or {}:
-        if name not in ATTENTION_OPTIONS:
-            raise ValueError(f"attention has no option {name!r}; choose from {', '.join(ATTENTION_OPTIONS)}")
+        if name not in known:
+            raise ValueError(f"{called} has no option {name!r}; choose from {', '.join(known)}")
     return dict(options or {})
 
 
@@ -170,7 +171,7 @@ class ResNet(nn.Module):
         if not isinstance(layers, Sequence) or len(layers) != 4:
             raise ValueError(f"layers gives the blocks of each of four stages, such as (3, 4, 6, 3), not {layers!r}")
         require_positive(**{f"layers[{index}]": depth for index, depth in enumerate(layers)})
-        options = _attention_options(attention)
+        options = attention_options("attention", attention)
         # A multiplied width keeps room for the paper's 8 heads and their two halves.
         widths = [max(round(width * width_multiplier / 16), 1) * 16 for width in STAGE_WIDTHS]
         for stage in attention_stages:

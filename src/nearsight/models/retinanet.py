@@ -7,21 +7,23 @@ as well as the heads', but its 22.0 M and 110 to 111 B are what attention in the
 counted, `…_attention` as it is described.
 """
 
+import inspect
 import math
 from collections.abc import Sequence
-from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..nn.checks import require_choice, require_images
+from ..nn import LocalSelfAttention2d
+from ..nn.checks import require_choice, require_images, require_positive
 from .boxes import AnchorGrid, anchor_sizes
 from .detection_heads import DetectionHeads, Kind
 from .detection_outputs import DetectorOutputs
-from .pyramid import FeaturePyramid, Norm, attention_mixer, conv_mixer, group_norm, no_norm
-from .registry import create_model, takes_argument
+from .pyramid import MIXER_OPTIONS, FeaturePyramid, Norm, attention_mixer, conv_mixer, group_norm, no_norm
+from .registry import arguments_of, create_model, did_you_mean
+from .resnet import ATTENTION_OPTIONS, attention_options
 from .sizes import RESNET_LAYERS
 from .vit import VisionTransformer
 from .vit_backbone import ViTBackbone
@@ -97,26 +99,25 @@ def build_retinanet(
     require_choice("pyramid", pyramid, ("conv", "attention"))
     require_choice("heads", heads, ("conv", "attention"))
     require_choice("norm", norm, tuple(NORMS))
-    counts = {"num_classes": num_classes, "channels": channels, "head_depth": head_depth}
-    for name, value in {**counts, "scales_per_level": scales_per_level, "smallest_anchor": smallest_anchor}.items():
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+    require_positive(num_classes=num_classes, channels=channels, head_depth=head_depth)
+    require_positive(scales_per_level=scales_per_level, smallest_anchor=smallest_anchor)
     _require_positive("aspect_ratios", aspect_ratios)
     if sizes is not None and not isinstance(sizes, list | tuple):
         raise ValueError(f"sizes must list the anchors' sides of each level, not {sizes!r}")
     for level in sizes or ():
         _require_positive("each level of sizes", level)
-    if takes_argument(backbone, "attention"):
-        backbone_attention = _starting_near(backbone_attention)
-    if backbone_attention is not None:
-        backbone_options["attention"] = backbone_attention
-    body, finest_stride = _backbone(backbone, {"backend": backend, **backbone_options})
+    layer = {"backend": backend, **attention_options("attention", attention, (*ATTENTION_OPTIONS, *MIXER_OPTIONS))}
+    if attention and "attention" not in (pyramid, heads):
+        raise ValueError(
+            f"attention={attention!r} is for attention in pyramid and heads, and both are of convolutions; take a "
+            "detector whose name ends in _attention_heads or _attention, or backbone_attention for the backbone"
+        )
+    body, finest_stride = _backbone(backbone, backbone_attention, {"backend": backend, **backbone_options})
     anchors = AnchorGrid(
         anchor_sizes(scales_per_level, smallest_anchor) if sizes is None else sizes,
         aspect_ratios,
         strides=[finest_stride * 2**level for level in range(5)],
     )
-    layer = {"backend": backend, **(attention or {})}
     return RetinaNet(
         body,
         FeaturePyramid(
@@ -139,13 +140,6 @@ def build_retinanet(
     )
 
 
-def _starting_near(attention: Any) -> Any:
-    """Options of local attention, with a local start where they state none and can have it."""
-    options = {} if attention is None else attention
-    possible = isinstance(options, dict) and options.get("positions", "relative") == "relative"
-    return {"start": "local", **options} if possible else options
-
-
 def _require_positive(name: str, values: Any) -> None:
     if not isinstance(values, list | tuple) or not values or not all(_is_positive(value) for value in values):
         raise ValueError(f"{name} must be a list of positive numbers, not {values!r}")
@@ -155,9 +149,25 @@ def _is_positive(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
-def _backbone(name: str, options: dict[str, Any]) -> tuple[Any, int]:
+def _backbone(name: str, attention: dict | None, options: dict[str, Any]) -> tuple[Any, int]:
     """The network that makes three maps, and the stride of its finest."""
+    known = arguments_of(name)
+    for option in options if known else ():
+        if option not in known:
+            own = inspect.signature(build_retinanet).parameters.values()
+            others = [*(one.name for one in own if one.kind is not one.VAR_KEYWORD), *known]
+            hint = did_you_mean(option, others, f"it takes {', '.join(others)}")
+            raise ValueError(f"a detector on {name} does not take the argument {option!r}; {hint}")
+    stated = attention_options("backbone_attention", attention)
+    if "attention" in known:
+        near = stated.get("positions", "relative") == "relative"  # else it cannot start local
+        options["attention"] = {"start": "local", **stated} if near else stated
     body = create_model(name, num_classes=0, **options)
+    if stated and not any(isinstance(module, LocalSelfAttention2d) for module in body.modules()):
+        raise ValueError(
+            f"backbone_attention={attention!r} has nothing to act on: {name} has no local attention; take a detector "
+            "on a sasa_resnet"
+        )
     if isinstance(body, VisionTransformer):
         wrapped = ViTBackbone(body)
         return wrapped, wrapped.finest_stride
@@ -199,8 +209,7 @@ def backbone_of(name: str) -> str | None:
 def create_detector(name: str, **arguments: Any) -> RetinaNet:
     """Build a detector by name; arguments go to `build_retinanet` (`num_classes`, `norm`, `channels`…)."""
     if name not in _DETECTORS:
-        near = get_close_matches(name, _DETECTORS, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"the detectors are {', '.join(list_detectors())}"
+        hint = did_you_mean(name, _DETECTORS, f"the detectors are {', '.join(list_detectors())}")
         raise ValueError(f"no detector is named {name!r}; {hint}")
     arguments = {**_DETECTORS[name], **arguments}
     return build_retinanet(**arguments)

@@ -1,9 +1,12 @@
 """Checks that several layers and models share; each error names the value and the remedy."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+
+from ..kernels.dispatch import Backend, named
 
 
 def require_positive(**values: int) -> None:
@@ -18,6 +21,13 @@ def require_count(**values: int) -> None:
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise ValueError(f"{name} must be a whole number of at least 0, not {value!r}")
+
+
+def require_switch(**values: bool) -> None:
+    """True or False: text would count as True, whatever it says."""
+    for name, value in values.items():
+        if not isinstance(value, bool):
+            raise ValueError(f"{name} must be true or false, not {value!r}")
 
 
 def require_finite(**values: float) -> None:
@@ -40,6 +50,12 @@ def require_divisible(dim: int, num_heads: int, what: str = "dim") -> int:
         nearest = max(round(dim / num_heads), 1) * num_heads
         raise ValueError(f"{what}={dim} is not divisible by num_heads={num_heads}; use {what}={nearest}, for example")
     return dim // num_heads
+
+
+def require_backend(backends: Sequence[Backend], name: str | None) -> None:
+    """A name that is wrong is better found before a model is trained than in its first step."""
+    if name is not None:
+        named(backends, name)
 
 
 def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -11,7 +11,14 @@ from .. import functional as equations
 from .. import kernels
 from ..functional import Border
 from ..geometry import window_offsets
-from .checks import require_choice, require_divisible, require_images, require_positive
+from .checks import (
+    require_backend,
+    require_choice,
+    require_divisible,
+    require_images,
+    require_positive,
+    require_switch,
+)
 
 Positions = Literal["relative", "absolute", "none"]
 Projections = Literal["full", "grouped"]
@@ -66,6 +73,8 @@ class LocalSelfAttention2d(nn.Module):
         require_choice("projections", projections, ("full", "grouped"))
         require_choice("downsample", downsample, ("pool", "stride"))
         require_choice("start", start, ("random", "local"))
+        require_switch(content=content, share_positions=share_positions, bias=bias)
+        require_backend(kernels.local.BACKENDS, backend)
         require_positive(in_channels=in_channels, kernel_size=kernel_size, stride=stride)
         self.head_dim = require_divisible(out_channels, num_heads, "out_channels")
         if positions == "relative" and self.head_dim % 2:
@@ -75,9 +84,9 @@ class LocalSelfAttention2d(nn.Module):
             )
         if start == "local" and (positions != "relative" or not has_room_for_local_start(self.head_dim, kernel_size)):
             raise ValueError(
-                f"start='local' needs relative positions, {LOCAL_HEAD_DIM} channels a head and a window of more than a "
-                f"pixel; got positions={positions!r}, {self.head_dim} channels (out_channels={out_channels} over "
-                f"num_heads={num_heads}) and kernel_size={kernel_size}"
+                f"start='local' needs relative positions, at least {LOCAL_HEAD_DIM} channels a head and a window of "
+                f"more than a pixel; got positions={positions!r}, {self.head_dim} channels (out_channels="
+                f"{out_channels} over num_heads={num_heads}) and kernel_size={kernel_size}"
             )
         if projections == "grouped":
             require_divisible(in_channels, num_heads, "in_channels")

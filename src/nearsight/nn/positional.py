@@ -10,7 +10,14 @@ from torch.nn import functional as F
 from .. import functional as equations
 from .. import kernels
 from ..geometry import Grid, head_centers
-from .checks import require_choice, require_divisible, require_finite, require_positive, require_tokens
+from .checks import (
+    require_backend,
+    require_choice,
+    require_divisible,
+    require_finite,
+    require_positive,
+    require_tokens,
+)
 from .self_attention import identity_values
 
 Init = Literal["convolutional", "random"]
@@ -138,6 +145,7 @@ class GatedPositionalSelfAttention(_GridAttention):
         **options,
     ) -> None:
         super().__init__(dim, num_heads, **options)
+        require_backend(kernels.gated.BACKENDS, backend)
         self.initial_gate, self.backend = gate, backend
         self.gate = nn.Parameter(torch.empty(num_heads), requires_grad=train_gate)
         self.reset_parameters()

@@ -31,12 +31,16 @@ def _check_origin(recipe: Recipe) -> None:
     """Weights of a run fit a model of the same name, or of one that differs in image size alone."""
     config = Path(recipe.init_from) / CONFIG
     origin = thaw(config) if config.is_file() else recipe
-    families = [re.sub(r"_(32|64|96)$", "", name) for name in (origin.model, recipe.model)]
-    if families[0] != families[1]:
+    if not same_family(origin.model, recipe.model):
         raise ValueError(
             f"{recipe.init_from} is a run of {origin.model}, whose weights do not fit {recipe.model}; use --model "
             f"{origin.model}"
         )
+
+
+def same_family(*models: str) -> bool:
+    """Whether these names differ in the size of images alone."""
+    return len({re.sub(r"_(32|64|96)$", "", name) for name in models}) == 1
 
 
 def _fresh(recipe: Recipe, num_classes: int) -> nn.Module:

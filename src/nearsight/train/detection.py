@@ -18,6 +18,7 @@ from nearsight.models.boxes import BoxTargets
 from nearsight.models.detection_outputs import DetectorOutputs, detection_loss, postprocess
 from nearsight.models.retinanet import RetinaNet, backbone_of, build_retinanet, create_detector
 from nearsight.models.vit_backbone import ViTBackbone
+from nearsight.train.classifier import same_family
 from nearsight.train.detection_data import DetectionData
 from nearsight.train.detection_metrics import CocoEvaluator, Found, Truth, to_corner_and_size
 from nearsight.train.recipe import Recipe
@@ -165,9 +166,22 @@ def build_detector(recipe: Recipe, num_classes: int) -> RetinaNet:
         if any(name.startswith("heads.") for name in weights):
             _load_detector(model, weights, recipe.init_from)
         else:
+            _check_origin(recipe)
             body = {name: value for name, value in weights.items() if name.partition(".")[0] not in _CLASSIFIER_HEADS}
             _load_body(model.backbone, body, recipe)
     return model
+
+
+def _check_origin(recipe: Recipe) -> None:
+    """A classifier's body is of the kind that the detector stands on."""
+    config = Path(recipe.init_from) / CONFIG
+    backbone = str(recipe.model_options.get("backbone", backbone_of(recipe.model)))
+    origin = thaw(config).model.removeprefix("timm:") if config.is_file() else backbone
+    if not same_family(origin, backbone):
+        raise ValueError(
+            f"{recipe.init_from} is a run of {origin}, whose weights do not fit {recipe.model}, which stands on "
+            f"{backbone}; take a detector on {origin}"
+        )
 
 
 def _load_body(backbone: nn.Module, weights: dict[str, Tensor], recipe: Recipe) -> None:

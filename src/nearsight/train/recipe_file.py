@@ -128,5 +128,6 @@ def _refuse_unknown(changes: dict[str, Any], where: str) -> None:
     for key in changes:
         if key not in FIELDS:
             near = difflib.get_close_matches(key, FIELDS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "see nearsight train --help"
+            listed = "nearsight train --help lists them; a model's own options go into model_options"
+            hint = f"did you mean {near[0]!r}?" if near else listed
             raise ValueError(f"{where}: there is no field {key!r}; {hint}")
