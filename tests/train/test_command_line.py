@@ -17,8 +17,9 @@ from pictures import make_folder
 from nearsight.cli.compare import compare
 from nearsight.cli.demo import compare_two
 from nearsight.cli.recipe_options import RecipeFlags, given_flags
-from nearsight.cli.training import evaluate, predict, resumable, resume, train
+from nearsight.cli.training import _print_predictions, evaluate, predict, resumable, resume, train
 from nearsight.train.exits import PREEMPTED, PreemptedError
+from nearsight.train.reading import Prediction
 from nearsight.train.recipe_file import thaw
 
 SMALL = [
@@ -223,3 +224,10 @@ def test_a_run_that_a_signal_ended_says_how_to_go_on(capsys):
         raise PreemptedError("stopped by a signal after step 4")
     assert ended.value.code == PREEMPTED
     assert "resume with: nearsight resume runs/cells" in capsys.readouterr().err
+
+
+def test_a_long_path_is_shown_whole(capsys):
+    name = f"{'pictures/' * 20}one.png"
+    _print_predictions([Prediction(name, (("shirt", 0.5),))])
+    shown = "".join(line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if "│" in line)
+    assert shown == name

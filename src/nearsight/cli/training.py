@@ -255,11 +255,11 @@ def _print_summary(summary: dict[str, Any], path: Path, show: Show, selection: s
 def _print_predictions(predictions: list[Any]) -> None:
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from nearsight.data.imageset import printable
 
-    table = Table("picture", "classes")
+    table = Table(Column("picture", overflow="fold"), "classes")  # a path that is cut short cannot be copied
     for one in predictions:
         shown = ", ".join(f"{printable(name)} {100 * share:.1f} %" for name, share in one.classes)
         table.add_row(escape(printable(one.name, _LONGEST_PATH)), escape(shown or f"unreadable: {one.problem}"))
