@@ -79,7 +79,7 @@ def _separable(
     by_row, by_col = positional_axis_weights(v_pos, grid_size, pos_bias)
     query, key, value = heads_outside(qkv)
     content = F.scaled_dot_product_attention(query, key, value, scale=scale)
-    rows = value.unflatten(2, grid_size).flatten(3)  # [B, n, H, W·d]: the one copy that both products are spared
+    rows = value.unflatten(2, grid_size).flatten(3)  # [B, n, H, W·d], a copy: neither product makes one then
     rows = (gate_value * by_row).to(value.dtype) @ rows
     position = by_col[:, None].to(value.dtype) @ rows.unflatten(3, (grid_size[1], value.shape[-1]))
     return torch.addcmul(position.flatten(2, 3), (1 - gate_value).to(value.dtype), content)
