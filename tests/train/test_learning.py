@@ -25,6 +25,8 @@ from nearsight.train.optimize import (
     restore_optimizer,
 )
 from nearsight.train.recipe import Recipe
+from nearsight.train.runfolder import RunFolder
+from nearsight.train.runner import train
 from nearsight.train.step import StepSettings, TrainStep
 from nearsight.train.task import Place
 from nearsight.train.workbench import Workbench
@@ -302,3 +304,15 @@ def test_a_captured_step_is_the_same_step(monkeypatch):
     assert results[0][0] == results[1][0]
     for plain, graphed in zip(results[0][1:], results[1][1:], strict=True):
         assert all(torch.equal(plain[name], graphed[name]) for name in plain)
+
+
+def test_of_equal_weights_the_later_are_selected(tmp_path):
+    class Tied(ToyTask):
+        scores = iter((0.2, 0.5, 0.5, 0.1))
+
+        def evaluate(self, model, split, place):
+            yield "score", next(self.scores) if split == "val" else 0.0
+
+    recipe = toy_recipe(epochs=4.0, eval_every=1.0, ema=0.0)
+    summary = train(recipe, RunFolder(tmp_path / "run"), task=Tied(recipe))
+    assert summary["selected"] == {"step": 3 * Tied(recipe).steps_per_epoch, "value": 0.5, "weights": "model"}

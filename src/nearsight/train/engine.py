@@ -229,10 +229,11 @@ class Trainer:
         return values
 
     def _select(self, values: dict[str, float]) -> None:
+        """Of equals the later: small validation sets often tie, and weights settle while the rate falls."""
         for weights, prefix in (("model", ""), ("ema", "ema_")):
             value = values.get(f"{prefix}val_{self.task.selection}")
             last = self.recipe.select == "last" and weights == ("ema" if self.bench.averaged else "model")
-            if value is not None and (last or value > (self.progress.best or {"value": float("-inf")})["value"]):
+            if value is not None and (last or value >= (self.progress.best or {"value": float("-inf")})["value"]):
                 self.progress.best = {"step": self.progress.step, "value": value, "weights": weights}
 
     def _save_due(self) -> bool:

@@ -120,7 +120,10 @@ class RunFields:
 
     seed: int = option(0, "seed of initialisation, order, augmentation and dropout", change="never")
     select: str = option(
-        "best", "weights that are kept and tested: best on val, or the last", choices=("best", "last"), change="free"
+        "best",
+        "weights that are kept and tested: best on val (of equals the later), or the last",
+        choices=("best", "last"),
+        change="free",
     )
     eval_every: float = option(1.0, "epochs between evaluations", change="free")
     log_every: int = option(10, "steps per line of metrics.jsonl", change="never")
