@@ -1,6 +1,8 @@
 """Every detector of results/bccd*.json as a dot: convolution and attention by where they start from.
 
-python benchmarks/bccd_picture.py --out results/bccd.svg
+    python benchmarks/bccd_picture.py --out results/bccd.svg
+
+A bar is the mean of its dots.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def test_only_the_batch_is_symbolic(backend):
     graphs = graphs_of((2, GRID), (3, (5, 4)), (4, (4, 11)), to_kernels=False, backend=backend)
     for graph in (graph_module.graph for graph_module in graphs):
         (weights,) = graph.find_nodes(op="call_function", target=torch.ops.nearsight.gated_weights)
-        (returned,) = next(iter(graph.find_nodes(op="output"))).args[0]
+        (returned,) = graph.output_node().args[0]
         sizes = (*weights.meta["example_value"][0].shape, *returned.meta["example_value"].shape[1:])
         assert all(isinstance(size, int) for size in sizes)
 

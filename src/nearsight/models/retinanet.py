@@ -152,12 +152,8 @@ def _is_positive(value: Any) -> bool:
 def _backbone(name: str, attention: dict | None, options: dict[str, Any]) -> tuple[Any, int]:
     """The network that makes three maps, and the stride of its finest."""
     known = arguments_of(name)
-    for option in options if known else ():
-        if option not in known:
-            own = inspect.signature(build_retinanet).parameters.values()
-            others = [*(one.name for one in own if one.kind is not one.VAR_KEYWORD), *known]
-            hint = did_you_mean(option, others, f"it takes {', '.join(others)}")
-            raise ValueError(f"a detector on {name} does not take the argument {option!r}; {hint}")
+    if known:
+        _refuse_unknown(name, known, options)
     stated = attention_options("backbone_attention", attention)
     if "attention" in known:
         near = stated.get("positions", "relative") == "relative"  # else it cannot start local
@@ -172,6 +168,16 @@ def _backbone(name: str, attention: dict | None, options: dict[str, Any]) -> tup
         wrapped = ViTBackbone(body)
         return wrapped, wrapped.finest_stride
     return body, 8
+
+
+def _refuse_unknown(backbone: str, known: list[str], options: dict[str, Any]) -> None:
+    """Options that neither the detector nor its backbone takes."""
+    for option in options:
+        if option not in known:
+            own = inspect.signature(build_retinanet).parameters.values()
+            others = [*(one.name for one in own if one.kind is not one.VAR_KEYWORD), *known]
+            hint = did_you_mean(option, others, f"it takes {', '.join(others)}")
+            raise ValueError(f"a detector on {backbone} does not take the argument {option!r}; {hint}")
 
 
 def _table() -> dict[str, dict[str, str]]:

@@ -22,25 +22,22 @@ def build_classifier(recipe: Recipe, num_classes: int) -> nn.Module:
     """The recipe's model with fresh weights, or with those of ``init_from``."""
     model = _fresh(recipe, num_classes)
     if recipe.init_from:
-        _check_origin(recipe)
+        origin = foreign_origin(recipe.init_from, recipe.model)
+        if origin is not None:
+            raise ValueError(
+                f"{recipe.init_from} is a run of {origin}, whose weights do not fit {recipe.model}; use --model "
+                f"{origin}"
+            )
         load_weights(model, read_weights(recipe.init_from), recipe.init_from, new_head=True)
     return model
 
 
-def _check_origin(recipe: Recipe) -> None:
-    """Weights of a run fit a model of the same name, or of one that differs in image size alone."""
-    config = Path(recipe.init_from) / CONFIG
-    origin = thaw(config) if config.is_file() else recipe
-    if not same_family(origin.model, recipe.model):
-        raise ValueError(
-            f"{recipe.init_from} is a run of {origin.model}, whose weights do not fit {recipe.model}; use --model "
-            f"{origin.model}"
-        )
-
-
-def same_family(*models: str) -> bool:
-    """Whether these names differ in the size of images alone."""
-    return len({re.sub(r"_(32|64|96)$", "", name) for name in models}) == 1
+def foreign_origin(run: str, model: str) -> str | None:
+    """The model whose weights a run has; None where they fit `model`: it has the same name but for the images' size."""
+    config = Path(run) / CONFIG
+    origin = thaw(config).model if config.is_file() else model
+    families = {re.sub(r"_(32|64|96)$", "", name) for name in (origin, model)}
+    return origin if len(families) > 1 else None
 
 
 def _fresh(recipe: Recipe, num_classes: int) -> nn.Module:

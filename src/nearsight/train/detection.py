@@ -18,7 +18,7 @@ from nearsight.models.boxes import BoxTargets
 from nearsight.models.detection_outputs import DetectorOutputs, detection_loss, postprocess
 from nearsight.models.retinanet import RetinaNet, backbone_of, build_retinanet, create_detector
 from nearsight.models.vit_backbone import ViTBackbone
-from nearsight.train.classifier import same_family
+from nearsight.train.classifier import foreign_origin
 from nearsight.train.detection_data import DetectionData
 from nearsight.train.detection_metrics import CocoEvaluator, Found, Truth, to_corner_and_size
 from nearsight.train.recipe import Recipe
@@ -174,10 +174,9 @@ def build_detector(recipe: Recipe, num_classes: int) -> RetinaNet:
 
 def _check_origin(recipe: Recipe) -> None:
     """A classifier's body is of the kind that the detector stands on."""
-    config = Path(recipe.init_from) / CONFIG
     backbone = str(recipe.model_options.get("backbone", backbone_of(recipe.model)))
-    origin = thaw(config).model.removeprefix("timm:") if config.is_file() else backbone
-    if not same_family(origin, backbone):
+    origin = foreign_origin(recipe.init_from, backbone)
+    if origin is not None:
         raise ValueError(
             f"{recipe.init_from} is a run of {origin}, whose weights do not fit {recipe.model}, which stands on "
             f"{backbone}; take a detector on {origin}"
