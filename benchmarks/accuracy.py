@@ -2,11 +2,12 @@
 
     PYTHONPATH=src python benchmarks/accuracy.py --seed 1
 
-Local attention, and GPSA as it is and compiled. Odd and prime sizes, fresh inputs, and all memory that torch hands out
-filled with NaN (but to compiled code), so that an element that no kernel wrote shows. Every case runs twice: the bits
-must be the same where every kernel is ours; GPSA beyond 256 positions has torch's attention in it, whose gradients are
-summed in any order. Exit code 1 where an error exceeds twice that of the equation in the type (float32: six times,
-since logits pass through exp2 and a stored log-sum-exp), or bits differ that must not.
+Local attention and GPSA, as they are and compiled, with sizes that change and so become symbolic. Odd and prime sizes,
+fresh inputs, and all memory that torch hands out filled with NaN (but to compiled code), so that an element that no
+kernel wrote shows. Every case runs twice: the bits must be the same where every kernel is ours; GPSA beyond 256
+positions has torch's attention in it, whose gradients are summed in any order. Exit code 1 where an error exceeds
+twice that of the equation in the type (float32: six times, since logits pass through exp2 and a stored log-sum-exp),
+or bits differ that must not.
 """
 
 import argparse
@@ -49,6 +50,7 @@ CASES = [
     (2, 23, 5, 4, 64, 13, "mask", BF16, True, True, 1, 1),
     (1, 13, 17, 2, 128, 5, "mask", BF16, True, True, 1, 1),
 ]
+COMPILED_CASES = CASES[::3]
 # batch, grid, heads, head_dim, type; more than 256 positions are the backend `fused`
 GATED_CASES = [
     (5, (14, 14), 4, 48, BF16),
@@ -88,14 +90,21 @@ def error(ours: Tensor, exact: Tensor) -> float:
 def measured(
     kernel: Callable[[], list[Tensor]], low: list[Tensor], exact: list[Tensor], names: list[str], *, poison: bool = True
 ) -> tuple[dict[str, float], set[str]]:
-    """The kernel's errors over those of the equation in the type, by name; and where two runs gave different bits."""
+    """The kernel's errors over those of the equation in the type, by name; and where two runs gave different bits.
+
+    Without `poison` for compiled kernels: torch.compile would trace the filling, and refuses what it then finds.
+    """
     with poisoned_memory() if poison else contextlib.nullcontext():
         ours, again = kernel(), kernel()
     ratios = {n: error(a, c) / error(b, c) for n, a, b, c in zip(names, ours, low, exact, strict=True)}
     return ratios, {n for n, a, b in zip(names, ours, again, strict=True) if not torch.equal(a, b)}
 
 
-def compare(case: tuple, device: torch.device) -> tuple[dict[str, float], set[str]]:
+def ready(kernel: Callable[..., Tensor], compiled: bool) -> Callable[..., Tensor]:
+    return torch.compile(kernel, fullgraph=True) if compiled else kernel
+
+
+def compare(case: tuple, compiled: bool, device: torch.device) -> tuple[dict[str, float], set[str]]:
     batch, height, width, heads, dim, size, border, dtype, content, positions, sets, scale = case
     projected = torch.randn(batch, height, width, 3 if content else 2, heads, dim, device=device).mul(scale).to(dtype)
     embeddings = [torch.randn(sets, size, dim // 2, device=device) * scale for _ in range(2 * positions)]
@@ -109,7 +118,8 @@ def compare(case: tuple, device: torch.device) -> tuple[dict[str, float], set[st
         return [out, *grad_projected.unbind(3), *grads]
 
     names = ["output", "query", "value", *["key"] * content, *["row", "col"] * positions]
-    return measured(lambda: run(local_triton.run), run(equation, dtype), run(equation, torch.float64), names)
+    low, exact = run(equation, dtype), run(equation, torch.float64)
+    return measured(lambda: run(ready(local_triton.run, compiled)), low, exact, names, poison=not compiled)
 
 
 def gated_equation(qkv: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor, **options) -> Tensor:
@@ -122,8 +132,7 @@ def compare_gated(case: tuple, compiled: bool, device: torch.device) -> tuple[di
     qkv = torch.randn(batch, grid[0] * grid[1], 3, heads, dim, device=device).to(dtype)
     parameters = [torch.randn(heads, 3, device=device) * 0.3, *(torch.randn(heads, device=device) for _ in range(2))]
     gradient = torch.randn(batch, heads, grid[0] * grid[1], dim, device=device).to(dtype)
-    kernel = gated.gated_positional_attention
-    kernel = torch.compile(kernel, fullgraph=True) if compiled else kernel
+    kernel = ready(gated.gated_positional_attention, compiled)
 
     def run(function, dtype=None) -> list[Tensor]:
         inputs = [x if dtype is None else x.to(dtype) for x in (qkv, *parameters)]
@@ -134,7 +143,6 @@ def compare_gated(case: tuple, compiled: bool, device: torch.device) -> tuple[di
 
     names = ["output", "query", "key", "value", "v_pos", "gate"]
     low, exact = run(gated_equation, dtype), run(gated_equation, torch.float64)
-    # torch.compile would trace the filling, and refuses what it then finds.
     ratios, differing = measured(lambda: run(kernel), low, exact, names, poison=not compiled)
     return ratios, differing if qkv.shape[1] <= gated.LONGEST_ROW else differing & {"output"}
 
@@ -147,15 +155,18 @@ def main() -> None:
         sys.exit("there is no CUDA device; the tests run the same kernels by Triton's interpreter")
     torch.manual_seed(options.seed)
     device = torch.device("cuda")
-    cases: list[tuple[tuple, Callable[[], tuple[dict[str, float], set[str]]]]] = [
-        (case, partial(compare, case, device)) for case in CASES
-    ]
-    for compiled in (False, True):
-        label = ("GPSA", "compiled" if compiled else "eager")
-        cases += [((*label, *case), partial(compare_gated, case, compiled, device)) for case in GATED_CASES]
+    torch._dynamo.config.recompile_limit = len(CASES)  # heads, windows and types are compiled for
+    cases: list[tuple[tuple, Callable[[], tuple[dict[str, float], set[str]]]]] = []
+    for name, compiled, measure, some in (
+        ("local eager", False, compare, CASES),
+        ("local compiled", True, compare, COMPILED_CASES),
+        ("GPSA eager", False, compare_gated, GATED_CASES),
+        ("GPSA compiled", True, compare_gated, GATED_CASES),
+    ):
+        cases += [((name, *case), partial(measure, case, compiled, device)) for case in some]
     wrong = 0
-    for case, measure in cases:
-        ratios, differing = measure()
+    for case, measured_case in cases:
+        ratios, differing = measured_case()
         fine = not differing and all(ratio <= (6 if FP32 in case else 2) for ratio in ratios.values())  # NaN is not
         wrong += not fine
         shown = "  ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())

@@ -79,7 +79,7 @@ def case(name: str) -> dict[str, tuple[float, float]]:
 
 
 def operators() -> dict[str, dict[str, str]]:
-    """torch.library.opcheck of both operators, on strided inputs; test_gated_traced.py sees to torch.compile."""
+    """torch.library.opcheck of both operators, on strided inputs; test_traced.py sees to torch.compile."""
     plans.FORWARD = ForwardPlan(16, 1)
     plans.ROWS, plans.COLUMNS = TWO
     qkv = torch.randn(1, 3, 15, 2, 16, dtype=torch.float16).transpose(1, 2)

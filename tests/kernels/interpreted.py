@@ -92,7 +92,22 @@ def mix_case(name: str) -> dict[str, float]:
     return {key: error(a, b) for key, a, b in zip(names, ours, exact, strict=True)}
 
 
+def operators() -> dict[str, dict[str, str]]:
+    """torch.library.opcheck of both operators, on a strided projection; test_traced.py sees to torch.compile."""
+    projected = torch.randn(1, 5, 3, 3, 2, 16, dtype=torch.float16).transpose(1, 2)
+    embeddings = [torch.randn(1, 3, 8) for _ in range(2)]
+    inputs = [x.requires_grad_() for x in (projected, *embeddings)]
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    forward = torch.library.opcheck(local_triton.local_attention_op, (*inputs, 3, True, True, ""), test_utils=checks)
+    constants = [x.detach() for x in inputs]
+    output, lse = local_triton.local_attention_op(*constants, 3, True, True, "")
+    given = (torch.randn_like(output), *constants, output, lse, 3, True)
+    backward = torch.library.opcheck(local_triton.local_attention_backward_op, given, test_utils=checks)
+    return {"forward": forward, "backward": backward}
+
+
 if __name__ == "__main__":
     torch.manual_seed(int(os.environ["NEARSIGHT_TEST_SEED"]))
     gated_triton.ROWS = gated_triton.SIDE = gated_triton.DEPTH = 16  # several tiles even at these sizes
-    print(json.dumps({"local": {n: local_case(n) for n in LOCAL}, "mix": {n: mix_case(n) for n in MIX}}))
+    compared = {"local": {n: local_case(n) for n in LOCAL}, "mix": {n: mix_case(n) for n in MIX}}
+    print(json.dumps({"operators": operators(), **compared}))

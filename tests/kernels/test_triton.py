@@ -41,6 +41,10 @@ def test_every_case_is_compared(errors):
     assert set(errors["local"]) == set(LOCAL)
 
 
+def test_torch_finds_nothing_wrong_with_the_operators(errors):
+    assert {word for checks in errors["operators"].values() for word in checks.values()} == {"SUCCESS"}
+
+
 @pytest.mark.parametrize("case", ["odd", "prime"])
 def test_mixing_positions_is_exact_to_the_type(errors, case):
     for name, error in errors["mix"][case].items():

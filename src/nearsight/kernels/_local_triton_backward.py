@@ -4,12 +4,12 @@
 import triton
 import triton.language as tl
 
-from ._local_triton_shared import LOG2_E, channels_of, dot, embedding, load_pixels, which_program, wide
+from ._local_triton_shared import LOG2_E, channels_of, dot, embedding, in_words, load_pixels, which_program, wide
 
 
 @triton.jit
 def backward_query_kernel(
-    query, key, value, table, output, lse, grad_output, grad_query, delta, sums,
+    projected, table, output, lse, grad_output, grad_projected, delta, sums,
     height, width, num_heads, head_blocks, PIXEL: tl.constexpr,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
     VEC: tl.constexpr, FULL: tl.constexpr, PACK: tl.constexpr,
@@ -23,6 +23,7 @@ def backward_query_kernel(
     """
     P: tl.constexpr = ROWS * GROUPS
     SLOTS: tl.constexpr = HEADS * D // VEC
+    PART: tl.constexpr = PIXEL // (2 + HAS_KEY)  # from query to value, and from value to key
     image, tile_row, tile_col, head_block = which_program(head_blocks)
     channel, exists = channels_of(head_block, num_heads, HEADS, D, HEAD_DIM, FULL)
     word, word_exists = channels_of(head_block, num_heads, HEADS, D // PACK, HEAD_DIM // PACK, FULL)
@@ -33,16 +34,17 @@ def backward_query_kernel(
     pixel = row * width + first_col
     table_width = num_heads * HEAD_DIM
     area = image * height * width
-    output += area * (table_width // PACK)
-    grad_output += area * (table_width // PACK)
-    grad_query += area * (PIXEL * PACK)
+    output = in_words(output, PACK) + area * (table_width // PACK)
+    grad_output = in_words(grad_output, PACK) + area * (table_width // PACK)
+    grad_projected += area * (PIXEL * PACK)
     lse += area * (head_blocks * SLOTS)
     delta += area * (head_blocks * SLOTS)
 
-    first_seen = area * PIXEL + ((pixel - BEFORE * width - BEFORE) * PIXEL + word)
-    query += area * PIXEL + (pixel * PIXEL + word)
-    key += first_seen
-    value += first_seen
+    projected = in_words(projected, PACK) + area * PIXEL
+    first_seen = projected + ((pixel - BEFORE * width - BEFORE) * PIXEL + word)
+    query = projected + (pixel * PIXEL + word)
+    value = first_seen + PART
+    key = first_seen + 2 * PART
 
     queries = ()
     grad_outputs = ()
@@ -167,13 +169,13 @@ def backward_query_kernel(
     for i in tl.static_range(COLS):
         stored = (row < height) & (first_col + i < width)
         mask = stored if FULL else stored & exists
-        result = tl.reshape(grad_queries[i], [P, HEADS * D]).to(grad_query.dtype.element_ty)
-        tl.store(grad_query + (pixel + i) * (PIXEL * PACK) + channel, result, mask)
+        result = tl.reshape(grad_queries[i], [P, HEADS * D]).to(grad_projected.dtype.element_ty)
+        tl.store(grad_projected + (pixel + i) * (PIXEL * PACK) + channel, result, mask)
 
 
 @triton.jit
 def backward_key_value_kernel(
-    query, key, value, table, lse, delta, grad_output, grad_key, grad_value,
+    projected, table, lse, delta, grad_output, grad_projected,
     height, width, num_heads, head_blocks, PIXEL: tl.constexpr,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
     VEC: tl.constexpr, FULL: tl.constexpr, PACK: tl.constexpr,
@@ -189,6 +191,7 @@ def backward_key_value_kernel(
     SLOTS: tl.constexpr = HEADS * D // VEC
     AFTER: tl.constexpr = K - 1 - BEFORE
     WIDTH: tl.constexpr = HEADS * D
+    PART: tl.constexpr = PIXEL // (2 + HAS_KEY)  # from query to value, and from value to key
     image, tile_row, tile_col, head_block = which_program(head_blocks)
     channel, exists = channels_of(head_block, num_heads, HEADS, D, HEAD_DIM, FULL)
     word, word_exists = channels_of(head_block, num_heads, HEADS, D // PACK, HEAD_DIM // PACK, FULL)
@@ -202,10 +205,12 @@ def backward_key_value_kernel(
     stat_width = head_blocks * SLOTS
 
     first_seen = pixel + BEFORE * width - AFTER
-    key += area * PIXEL + (pixel * PIXEL + word)
-    value += area * PIXEL + (pixel * PIXEL + word)
-    query += area * PIXEL + (first_seen * PIXEL + word)
-    grad_output += area * (table_width // PACK) + (first_seen * (table_width // PACK) + word)
+    projected = in_words(projected, PACK) + area * PIXEL
+    query = projected + (first_seen * PIXEL + word)
+    value = projected + PART + (pixel * PIXEL + word)
+    key = projected + 2 * PART + (pixel * PIXEL + word)
+    grad_output = in_words(grad_output, PACK) + area * (table_width // PACK)
+    grad_output += first_seen * (table_width // PACK) + word
     lse += area * stat_width + (first_seen * stat_width + slot)
     delta += area * stat_width + (first_seen * stat_width + slot)
 
@@ -271,6 +276,8 @@ def backward_key_value_kernel(
         stored = (row < height) & (first_col + i < width)
         mask = stored if FULL else stored & exists
         at = area * (PIXEL * PACK) + ((pixel + i) * (PIXEL * PACK) + channel)
+        grad_value = grad_projected + PART * PACK + at
+        tl.store(grad_value, tl.reshape(grad_values[i], [P, WIDTH]).to(grad_projected.dtype.element_ty), mask)
         if HAS_KEY:
-            tl.store(grad_key + at, tl.reshape(grad_keys[i], [P, WIDTH]).to(grad_key.dtype.element_ty), mask)
-        tl.store(grad_value + at, tl.reshape(grad_values[i], [P, WIDTH]).to(grad_value.dtype.element_ty), mask)
+            grad_key = grad_value + PART * PACK
+            tl.store(grad_key, tl.reshape(grad_keys[i], [P, WIDTH]).to(grad_projected.dtype.element_ty), mask)

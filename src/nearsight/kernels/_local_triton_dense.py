@@ -91,7 +91,7 @@ def _over_rows(terms, M: tl.constexpr, STEP: tl.constexpr, HALO_COLS: tl.constex
 
 @triton.jit
 def dense_forward_kernel(
-    query, key, value, table, output, lse,
+    projected, table, output, lse,
     height, width, num_heads: tl.constexpr,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, HALO_ROWS: tl.constexpr, HALO_COLS: tl.constexpr, STEP: tl.constexpr,
@@ -112,9 +112,10 @@ def dense_forward_kernel(
     inside = (row < height) & (col < width)
     pixel = row * width + col
     area = image * height * width
-    pixel_step = (2 + HAS_KEY) * num_heads * HEAD_DIM
-    query += area * pixel_step + head * HEAD_DIM + (pixel * pixel_step + channel)
-    queries = tl.load(query, mask=inside & (channel < HEAD_DIM), other=0.0)
+    part = num_heads * HEAD_DIM  # from query to value, and from value to key
+    pixel_step = (2 + HAS_KEY) * part
+    projected += area * pixel_step + head * HEAD_DIM
+    queries = tl.load(projected + (pixel * pixel_step + channel), mask=inside & (channel < HEAD_DIM), other=0.0)
 
     by_row = tl.zeros([M, HALF], tl.float32)
     by_col = tl.zeros([M, HALF], tl.float32)
@@ -132,9 +133,9 @@ def dense_forward_kernel(
     key_at_col = first_col - BEFORE + halo % HALO_COLS
     key_at_row = first_row - BEFORE + halo // HALO_COLS
     readable = (key_at_col >= 0) & (key_at_col < width) & (halo % HALO_COLS < COLS + K - 1) & (channel < HEAD_DIM)
-    at_key = area * pixel_step + head * HEAD_DIM + ((key_at_row * width + key_at_col) * pixel_step + channel)
-    key += at_key
-    value += at_key
+    first_seen = (key_at_row * width + key_at_col) * pixel_step + channel
+    value = projected + part + first_seen
+    key = projected + 2 * part + first_seen
     at_row = first_row - BEFORE + halo_row
     offset = halo_row - place // COLS
 
@@ -175,7 +176,7 @@ def dense_forward_kernel(
 
 @triton.jit
 def dense_backward_query_kernel(
-    query, key, value, table, output, lse, grad_output, grad_query, delta, terms, sums,
+    projected, table, output, lse, grad_output, grad_projected, delta, terms, sums,
     height, width, num_heads: tl.constexpr,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, HALO_ROWS: tl.constexpr, HALO_COLS: tl.constexpr, STEP: tl.constexpr,
@@ -207,9 +208,11 @@ def dense_backward_query_kernel(
     sums += area * (num_heads * ENTRIES)
     lse += head_map
     delta += head_map
-    pixel_step = (2 + HAS_KEY) * num_heads * HEAD_DIM
-    at_query = area * pixel_step + head * HEAD_DIM + (pixel * pixel_step + channel)
-    queries = tl.load(query + at_query, mask=known, other=0.0)
+    part = num_heads * HEAD_DIM  # from query to value, and from value to key
+    pixel_step = (2 + HAS_KEY) * part
+    projected += area * pixel_step + head * HEAD_DIM
+    grad_projected += area * pixel_step + head * HEAD_DIM
+    queries = tl.load(projected + (pixel * pixel_step + channel), mask=known, other=0.0)
     grads = tl.load(grad_output + at, mask=known, other=0.0)
     outputs = tl.load(output + at, mask=known, other=0.0)
     query_delta = tl.sum(grads.to(tl.float32) * outputs.to(tl.float32), axis=1)
@@ -241,9 +244,9 @@ def dense_backward_query_kernel(
     key_at_col = first_col - BEFORE + halo % HALO_COLS
     key_at_row = first_row - BEFORE + halo // HALO_COLS
     readable = (key_at_col >= 0) & (key_at_col < width) & (halo % HALO_COLS < COLS + K - 1) & (channel < HEAD_DIM)
-    at_key = area * pixel_step + head * HEAD_DIM + ((key_at_row * width + key_at_col) * pixel_step + channel)
-    key += at_key
-    value += at_key
+    first_seen = (key_at_row * width + key_at_col) * pixel_step + channel
+    value = projected + part + first_seen
+    key = projected + 2 * part + first_seen
     at_row = first_row - BEFORE + halo_row
     offset = halo_row - place // COLS
 
@@ -284,12 +287,13 @@ def dense_backward_query_kernel(
         result = tl.dot(by_entry, embeddings, result)
         at_sum = (pixel * num_heads + head) * ENTRIES + tl.arange(0, ENTRIES)[None, :]
         tl.store(sums + at_sum, by_entry.to(sums.dtype.element_ty), inside)
-    tl.store(grad_query + at_query, result.to(grad_query.dtype.element_ty), known)
+    grad_query = grad_projected + (pixel * pixel_step + channel)
+    tl.store(grad_query, result.to(grad_projected.dtype.element_ty), known)
 
 
 @triton.jit
 def dense_backward_key_value_kernel(
-    query, key, value, lse, delta, terms, grad_output, grad_key, grad_value,
+    projected, lse, delta, terms, grad_output, grad_projected,
     height, width, num_heads: tl.constexpr,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, HALO_ROWS: tl.constexpr, HALO_COLS: tl.constexpr, STEP: tl.constexpr,
@@ -312,12 +316,15 @@ def dense_backward_key_value_kernel(
     col = first_col + place % COLS
     known = (row < height) & (col < width) & (channel < HEAD_DIM)
     area = image * height * width
-    pixel_step = (2 + HAS_KEY) * num_heads * HEAD_DIM
-    at_key = area * pixel_step + head * HEAD_DIM + ((row * width + col) * pixel_step + channel)
-    values = tl.load(value + at_key, mask=known, other=0.0)
+    part = num_heads * HEAD_DIM  # from query to value, and from value to key
+    pixel_step = (2 + HAS_KEY) * part
+    projected += area * pixel_step + head * HEAD_DIM
+    grad_projected += area * pixel_step + head * HEAD_DIM
+    at_value = part + ((row * width + col) * pixel_step + channel)
+    values = tl.load(projected + at_value, mask=known, other=0.0)
     keys = values
     if HAS_KEY:
-        keys = tl.load(key + at_key, mask=known, other=0.0)
+        keys = tl.load(projected + part + at_value, mask=known, other=0.0)
 
     halo = tl.arange(0, N)[:, None]
     at_col = first_col - AFTER + halo % HALO_COLS
@@ -325,7 +332,7 @@ def dense_backward_key_value_kernel(
     col_exists = (at_col >= 0) & (at_col < width) & (halo % HALO_COLS < COLS + K - 1)
     pixel = at_row * width + at_col
     head_map = (image * num_heads + head) * height * width
-    query += area * pixel_step + head * HEAD_DIM + (pixel * pixel_step + channel)
+    query = projected + (pixel * pixel_step + channel)
     grad_output += area * (num_heads * HEAD_DIM) + (pixel * (num_heads * HEAD_DIM) + head * HEAD_DIM + channel)
     lse += head_map + pixel
     delta += head_map + pixel
@@ -380,6 +387,6 @@ def dense_backward_key_value_kernel(
         log_sum = next_log_sum
         query_delta = next_delta
 
-    tl.store(grad_value + at_key, into_values.to(grad_value.dtype.element_ty), known)
+    tl.store(grad_projected + at_value, into_values.to(grad_projected.dtype.element_ty), known)
     if HAS_KEY:
-        tl.store(grad_key + at_key, into_keys.to(grad_key.dtype.element_ty), known)
+        tl.store(grad_projected + part + at_value, into_keys.to(grad_projected.dtype.element_ty), known)

@@ -4,12 +4,22 @@
 import triton
 import triton.language as tl
 
-from ._local_triton_shared import LOG2_E, LOWEST, channels_of, dot, embedding, load_pixels, which_program, wide
+from ._local_triton_shared import (
+    LOG2_E,
+    LOWEST,
+    channels_of,
+    dot,
+    embedding,
+    in_words,
+    load_pixels,
+    which_program,
+    wide,
+)
 
 
 @triton.jit
 def forward_kernel(
-    query, key, value, table, output, lse,
+    projected, table, output, lse,
     height, width, num_heads, head_blocks, PIXEL: tl.constexpr,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
     VEC: tl.constexpr, FULL: tl.constexpr, PACK: tl.constexpr,
@@ -19,6 +29,7 @@ def forward_kernel(
     """One tile of outputs [ROWS, GROUPS·COLS] × HEADS, and the base-2 log-sum-exp of their logits."""
     P: tl.constexpr = ROWS * GROUPS
     SLOTS: tl.constexpr = HEADS * D // VEC
+    PART: tl.constexpr = PIXEL // (2 + HAS_KEY)  # from query to value, and from value to key
     image, tile_row, tile_col, head_block = which_program(head_blocks)
     channel, exists = channels_of(head_block, num_heads, HEADS, D, HEAD_DIM, FULL)
     word, word_exists = channels_of(head_block, num_heads, HEADS, D // PACK, HEAD_DIM // PACK, FULL)
@@ -28,10 +39,11 @@ def forward_kernel(
 
     pixel = row * width + first_col
     area = image * height * width
-    first_seen = area * PIXEL + ((pixel - BEFORE * width - BEFORE) * PIXEL + word)
-    query += area * PIXEL + (pixel * PIXEL + word)
-    key += first_seen
-    value += first_seen
+    projected = in_words(projected, PACK) + area * PIXEL
+    first_seen = projected + ((pixel - BEFORE * width - BEFORE) * PIXEL + word)
+    query = projected + (pixel * PIXEL + word)
+    value = first_seen + PART
+    key = first_seen + 2 * PART
     table_width = num_heads * HEAD_DIM
 
     queries = ()

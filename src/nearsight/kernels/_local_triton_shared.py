@@ -52,6 +52,14 @@ def channels_of(
 
 
 @triton.jit
+def in_words(pointer, PACK: tl.constexpr):
+    """Where PACK is 2, bfloat16 as 32-bit words of two channels."""
+    if PACK == 2:
+        pointer = pointer.to(tl.pointer_type(tl.int32), bitcast=True)
+    return pointer
+
+
+@triton.jit
 def load_pixels(
     pointers, inside, exists,
     P: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, VEC: tl.constexpr, FULL: tl.constexpr,

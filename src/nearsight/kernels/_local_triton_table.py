@@ -27,8 +27,8 @@ def table_kernel(
 
 @triton.jit
 def table_gradient_kernel(
-    query, sums, partial,
-    query_step, num_heads, pixels, chunk,
+    projected, sums, partial,
+    pixel_step, num_heads, pixels, chunk,
     HEAD_DIM: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, ENTRIES: tl.constexpr, DEPTH: tl.constexpr,
     EXACT: tl.constexpr,
 ):  # fmt: skip
@@ -48,7 +48,7 @@ def table_gradient_kernel(
     for start in range(0, chunk, DEPTH):
         pixel = (share * chunk + start + tl.arange(0, DEPTH)[:, None]).to(tl.int64)
         known = pixel < pixels
-        right = tl.load(query + pixel * query_step + channel, mask=known & channel_known, other=0.0)
+        right = tl.load(projected + pixel * pixel_step + channel, mask=known & channel_known, other=0.0)
         left = tl.load(sums + pixel * (num_heads * ENTRIES) + entry, mask=known & entry_known, other=0.0)
         if EXACT:
             result = tl.dot(tl.trans(left), right, result, input_precision="ieee")

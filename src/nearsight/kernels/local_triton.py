@@ -1,4 +1,4 @@
-"""Local attention on the GPU: launches of the Triton kernels, as custom operators that torch.compile and autograd know.
+"""Local attention on the GPU: launches of the Triton kernels, as operators that torch.compile and autograd know.
 
 Query, value and key come packed as one projection makes them, [B, H, W, 2 or 3, n, d], and their gradient goes back in
 one tensor of that shape. Only the projection, the output and the log-sum-exp of every query and head are kept for the
@@ -23,10 +23,10 @@ from ._local_triton_launch import (
     launch_backward,
     launch_forward,
     make_table,
-    parts,
 )
 from .dispatch import no_triton_here
 from .sizes import next_power_of_2
+from .triton_launch import EDITION
 
 SUPPORTED_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_HEAD_DIM = 128
@@ -43,10 +43,10 @@ def _by_tensor_cores(projected: Tensor) -> bool:
 
 
 def choose_tilings(projected: Tensor, kernel_size: int) -> Tilings:
-    """What was fastest at a ResNet's four stages on an H200."""
+    """What was fastest at a ResNet's four stages on an H200, without the caps on registers too: inductor drops them."""
     if not _by_tensor_cores(projected):
-        return Tilings(Threads(8, 1, 4, 168), Threads(8, 1, 4), Threads(4, 2, 3))
-    return _dense_tilings(projected.shape[-1], kernel_size)
+        return Tilings(Threads(8, 1, 3, 128), Threads(4, 1, 3), Threads(4, 1, 3))
+    return _dense_tilings(int(projected.shape[-1]), kernel_size)
 
 
 @cache
@@ -61,26 +61,29 @@ def _dense_tilings(head_dim: int, kernel_size: int) -> Tilings:
     return Tilings(forward=capped, backward_query=capped, backward_key_value=tiling)
 
 
-@torch.library.custom_op("nearsight::local_attention", mutates_args=())
+@torch.library.triton_op("nearsight::local_attention", mutates_args=())
 def local_attention_op(
     projected: Tensor, row_embedding: Tensor | None, col_embedding: Tensor | None,
-    kernel_size: int, mask: bool, save_lse: bool,
+    kernel_size: int, mask: bool, save_lse: bool, edition: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The forward pass: output [B, H, W, n, d] and, when it is saved, the log-sum-exp of every query and head."""
+    """The forward pass: output [B, H, W, n, d] and, when it is saved, the log-sum-exp of every query and head.
+
+    `edition` is that of `triton_launch`, whose place in a compiled graph this is.
+    """
+    kernel_size, projected = int(kernel_size), projected.contiguous()  # torch.compile may hand over a symbol
+    output, lse = _outputs(projected, save_lse)
     with torch.cuda.device_of(projected):
-        projected = projected.contiguous()
-        output, lse = _outputs(projected, save_lse)
-        table = _table(projected, row_embedding, col_embedding)
+        table = make_table(projected, row_embedding, col_embedding)
         launch_forward(
-            choose_tilings(projected, kernel_size).forward, {"projected": projected},
-            {"table": lse if table is None else table, "output": output, "lse": lse}, kernel_size,
-            HAS_POSITION=table is not None, MASK=mask, SAVE_LSE=save_lse,
+            choose_tilings(projected, kernel_size).forward,
+            {"projected": projected, "table": table, "output": output, "lse": lse},
+            kernel_size, HAS_POSITION=row_embedding is not None, MASK=mask, SAVE_LSE=save_lse,
         )  # fmt: skip
-        return output, lse
+    return output, lse
 
 
 @local_attention_op.register_fake
-def _(projected, row_embedding, col_embedding, kernel_size, mask, save_lse):
+def _(projected, row_embedding, col_embedding, kernel_size, mask, save_lse, edition):
     return _outputs(projected, save_lse)
 
 
@@ -95,43 +98,37 @@ def _outputs(projected: Tensor, save_lse: bool) -> tuple[Tensor, Tensor]:
     return output, projected.new_empty(lse_shape, dtype=torch.float32)
 
 
-def _table(projected: Tensor, row_embedding: Tensor | None, col_embedding: Tensor | None) -> Tensor | None:
-    if row_embedding is None or col_embedding is None:
-        return None
-    return make_table(row_embedding, col_embedding, projected.shape[-2])
-
-
-@torch.library.custom_op("nearsight::local_attention_backward", mutates_args=())
+@torch.library.triton_op("nearsight::local_attention_backward", mutates_args=())
 def local_attention_backward_op(
     grad_output: Tensor, projected: Tensor, row_embedding: Tensor | None, col_embedding: Tensor | None,
     output: Tensor, lse: Tensor, kernel_size: int, mask: bool,
-) -> list[Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of the projection and of both embeddings; empty tensors for those that are absent."""
+    kernel_size, projected = int(kernel_size), projected.contiguous()  # torch.compile may hand over a symbol
+    grad_projected = projected.new_empty(projected.shape)
     with torch.cuda.device_of(projected):
-        projected = projected.contiguous()
+        table = make_table(projected, row_embedding, col_embedding)
+        tensors = {
+            "projected": projected, "table": table, "output": output, "lse": lse,
+            "grad_output": grad_output.contiguous(), "grad_projected": grad_projected,
+        }  # fmt: skip
         tilings = choose_tilings(projected, kernel_size)
-        table = _table(projected, row_embedding, col_embedding)
-        grad_projected, grad_row, grad_col = _gradients(projected, row_embedding, col_embedding)
-        others = {f"grad_{name}": part for name, part in parts(grad_projected).items()}
-        others |= {"table": lse if table is None else table, "output": output, "lse": lse}
-        inputs = {"projected": projected, "grad_output": grad_output.contiguous()}
-        sums = launch_backward(tilings, inputs, others, kernel_size, HAS_POSITION=table is not None, MASK=mask)
-        if row_embedding is not None:
-            by_row, by_col = embedding_gradients(projected, sums, kernel_size, row_embedding.shape[0])
-            grad_row.copy_(by_row)
-            grad_col.copy_(by_col)
-        return [grad_projected, grad_row, grad_col]
+        sums = launch_backward(tilings, tensors, kernel_size, HAS_POSITION=row_embedding is not None, MASK=mask)
+        if row_embedding is None or col_embedding is None:
+            return grad_projected, projected.new_empty(0), projected.new_empty(0)
+        by_row, by_col = embedding_gradients(projected, sums, kernel_size, row_embedding.shape[0])
+        return grad_projected, _copy(by_row, row_embedding.dtype), _copy(by_col, col_embedding.dtype)
+
+
+def _copy(view: Tensor, dtype: torch.dtype) -> Tensor:
+    """Contiguous and its own, as what an operator returns must be."""
+    return view.to(dtype, copy=True, memory_format=torch.contiguous_format)
 
 
 @local_attention_backward_op.register_fake
 def _(grad_output, projected, row_embedding, col_embedding, output, lse, kernel_size, mask):
-    return _gradients(projected, row_embedding, col_embedding)
-
-
-def _gradients(projected: Tensor, *embeddings: Tensor | None) -> list[Tensor]:
-    """Contiguous whatever the strides of the projection."""
-    shares = (projected.new_empty(0) if x is None else torch.empty_like(x) for x in embeddings)
-    return [projected.new_empty(projected.shape), *shares]
+    grads = (projected.new_empty(0) if x is None else x.new_empty(x.shape) for x in (row_embedding, col_embedding))
+    return projected.new_empty(projected.shape), *grads
 
 
 def _setup_context(ctx, inputs, output):
@@ -143,7 +140,7 @@ def _setup_context(ctx, inputs, output):
 def _backward(ctx, grad_output, _):
     saved = ctx.saved_tensors
     grads = torch.ops.nearsight.local_attention_backward(grad_output, *saved, ctx.kernel_size, ctx.mask)
-    return *(None if x is None else grad for x, grad in zip(saved[:3], grads, strict=True)), None, None, None
+    return *(None if x is None else grad for x, grad in zip(saved[:3], grads, strict=True)), None, None, None, None
 
 
 local_attention_op.register_autograd(_backward, setup_context=_setup_context)
@@ -195,4 +192,4 @@ def run(
     """Local attention by the Triton kernels; arguments as in `local.local_attention`."""
     inputs = (projected, row_embedding, col_embedding)
     save_lse = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
-    return torch.ops.nearsight.local_attention(*inputs, kernel_size, border == "mask", save_lse)[0]
+    return torch.ops.nearsight.local_attention(*inputs, kernel_size, border == "mask", save_lse, EDITION)[0]

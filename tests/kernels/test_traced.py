@@ -1,0 +1,220 @@
+"""What torch.compile makes of the kernels' operators: launches of their kernels, without a copy of what these write.
+
+Nothing is launched: tensors are fake and on the CPU, and the kernels are analysed for a GPU that need not be there.
+"""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch._subclasses import FakeTensorMode
+
+pytest.importorskip("triton")
+
+from functorch.compile import aot_function, make_boxed_func
+from torch._dynamo.backends.common import aot_autograd
+from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table, triton_kernel_wrapper_functional
+from torch._inductor.fx_passes.reinplace import reinplace_inplaceable_ops_core
+from torch._library.triton import get_triton_kernels_for_op
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from nearsight.kernels import gated, local_triton, triton_launch
+
+GRID, HEADS = (3, 7), 2
+COPYING = {"clone", "copy", "copy_", "select_scatter", "slice_scatter", "as_strided_scatter"}
+# The launches of a graph, each with the arguments that its kernel writes.
+WEIGHTS = ("make_weights", ["weights", "share"])
+WEIGHTS_BACKWARD = (
+    ("_weight_gradient", ["partial"]), ("weights_backward", ["partial"]), ("sum_partials", ["grad_v_pos", "grad_gate"]),
+)  # fmt: skip
+JOINT = (
+    [WEIGHTS, ("over_tiles", ["output", "log_sum"])],
+    [("by_rows", ["grad_qkv", "delta", "share_part"]), ("by_columns", ["grad_qkv"]), *WEIGHTS_BACKWARD],
+)
+FUSED = ([WEIGHTS, ("_mix", ["output"])], [("_mix", ["output", "other", "partial"]), *WEIGHTS_BACKWARD])
+TABLE, TABLE_GRADIENT = ("table_kernel", ["table"]), ("table_gradient_kernel", ["partial"])
+THREADS = (
+    [TABLE, ("forward_kernel", ["output", "lse"])],
+    [
+        TABLE,
+        ("backward_query_kernel", ["grad_projected", "delta", "sums"]),
+        ("backward_key_value_kernel", ["grad_projected"]),
+        TABLE_GRADIENT,
+    ],
+)
+DENSE = (
+    [TABLE, ("dense_forward_kernel", ["output", "lse"])],
+    [
+        TABLE,
+        ("dense_backward_query_kernel", ["grad_projected", "delta", "terms", "sums"]),
+        ("dense_backward_key_value_kernel", ["grad_projected"]),
+        TABLE_GRADIENT,
+    ],
+)
+
+
+@pytest.fixture
+def no_gpu(monkeypatch):
+    """Kernels are analysed for a GPU that is not there."""
+    target = GPUTarget("cuda", 90, 32)
+    monkeypatch.setattr(driver, "_active", SimpleNamespace(get_current_target=lambda: target))
+
+
+def traced(function, *shapes: tuple[int, ...]) -> list[torch.fx.Graph]:
+    """Forward and backward as inductor gets them. The first argument is in half precision, as projections are."""
+    graphs: list[torch.fx.Graph] = []
+
+    def keep(graph_module, _):
+        graphs.append(graph_module.graph)
+        return make_boxed_func(graph_module)
+
+    with FakeTensorMode():
+        types = (torch.bfloat16, *[torch.float32] * (len(shapes) - 1))
+        inputs = [torch.empty(*one, dtype=dtype, requires_grad=True) for one, dtype in zip(shapes, types, strict=True)]
+        aot_function(function, fw_compiler=keep, bw_compiler=keep)(*inputs).sum().backward()
+    return graphs
+
+
+def traced_gated(backend) -> list[torch.fx.Graph]:
+    def joined_heads(*inputs):
+        return backend(*inputs, grid_size=GRID).transpose(1, 2).flatten(2)
+
+    return traced(joined_heads, (2, GRID[0] * GRID[1], 3, HEADS, 48), (HEADS, 3), (HEADS,), (HEADS,))
+
+
+def traced_local(head_dim: int) -> list[torch.fx.Graph]:
+    def joined_heads(*inputs):
+        return local_triton.run(*inputs, kernel_size=7).flatten(3)
+
+    return traced(joined_heads, (2, 5, 9, 3, HEADS, head_dim), *[(1, 7, head_dim // 2)] * 2)
+
+
+def launches(graph) -> list[tuple[str, list[str]]]:
+    """Of a graph, the kernels and those of their arguments that are copied before they write them."""
+    nodes = graph.find_nodes(op="call_function", target=triton_kernel_wrapper_functional)
+    kernels = [kernel_side_table.get_kernel(node.kwargs["kernel_idx"]) for node in nodes]
+    names = [getattr(kernel, "fn", kernel).__name__ for kernel in kernels]
+    return [(name, node.kwargs["tensors_to_clone"]) for name, node in zip(names, nodes, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("trace", "which", "expected"),
+    [
+        (traced_gated, gated._joint, JOINT),
+        (traced_gated, gated._fused, FUSED),
+        (traced_local, 8, THREADS),
+        (traced_local, 16, DENSE),
+    ],
+)
+def test_torch_compile_sees_launches_and_no_copies(no_gpu, trace, which, expected):
+    for graph, wanted in zip(trace(which), expected, strict=True):
+        assert launches(graph) == wanted
+        assert not COPYING & {str(getattr(node.target, "overloadpacket", "")).split(".")[-1] for node in graph.nodes}
+        reinplace_inplaceable_ops_core(graph)
+        assert launches(graph) == [(name, []) for name, _ in wanted]
+
+
+def graphs_of(function, *calls: tuple[torch.Tensor, ...], to_kernels: bool = True) -> list[torch.fx.GraphModule]:
+    """What torch.compile makes of a function for these calls: dynamo's graphs, or those `to_kernels`. None is run."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def keep(graph_module, _):
+        graphs.append(graph_module)
+        return make_boxed_func(nothing) if to_kernels else nothing
+
+    def nothing(*inputs):
+        return (torch.zeros(1),)
+
+    torch._dynamo.reset()
+    compiler = aot_autograd(fw_compiler=keep) if to_kernels else keep
+    compiled = torch.compile(function, backend=compiler, fullgraph=True)
+    with torch.no_grad():
+        for arguments in calls:
+            compiled(*arguments)
+    return graphs
+
+
+def gated_call(batch: int, grid: tuple[int, int]) -> tuple[torch.Tensor | tuple[int, int], ...]:
+    qkv = torch.randn(batch, grid[0] * grid[1], 3, HEADS, 48, dtype=torch.bfloat16)
+    return qkv, torch.randn(HEADS, 3), torch.randn(HEADS), torch.randn(HEADS), grid
+
+
+def local_call(batch: int, height: int, width: int) -> tuple[torch.Tensor, ...]:
+    projected = torch.randn(batch, height, width, 3, HEADS, 16, dtype=torch.bfloat16)
+    return projected, torch.randn(1, 7, 8), torch.randn(1, 7, 8)
+
+
+def joint(*inputs):
+    *tensors, grid = inputs
+    return gated._joint(*tensors, grid_size=grid)
+
+
+def fused(*inputs):
+    *tensors, grid = inputs
+    return gated._fused(*tensors, grid_size=grid)
+
+
+def local(*inputs):
+    return local_triton.run(*inputs, kernel_size=7)
+
+
+def test_one_graph_does_for_many_batches(no_gpu):
+    calls = [gated_call(batch, GRID) for batch in (2, 3, 4, 5)]
+    assert len(graphs_of(joint, *calls)) == 2  # one for the first, one for all others
+
+
+def test_one_graph_does_for_images_of_many_sizes(no_gpu):
+    calls = [local_call(*sizes) for sizes in ((2, 5, 9), (3, 7, 11), (4, 13, 8), (5, 6, 17))]
+    assert len(graphs_of(local, *calls)) == 2
+
+
+def test_windows_of_other_sizes_are_compiled_for(no_gpu):
+    """A number that changes becomes symbolic, which no kernel is compiled for."""
+
+    def any_window(projected, size):
+        return local_triton.run(projected, kernel_size=size)
+
+    projected = local_call(2, 5, 9)[0]
+    assert len(graphs_of(any_window, *[(projected, size) for size in (3, 5, 7)])) == 3
+
+
+@pytest.mark.parametrize("function", [joint, fused])
+def test_only_the_batch_is_symbolic(function):
+    """Where grids change from call to call torch.compile makes them symbolic; inductor would fail on what is padded."""
+    calls = [gated_call(2, GRID), gated_call(3, (5, 4)), gated_call(4, (4, 11))]
+    for graph in (graph_module.graph for graph_module in graphs_of(function, *calls, to_kernels=False)):
+        (weights,) = graph.find_nodes(op="call_function", target=torch.ops.nearsight.gated_weights)
+        (returned,) = graph.output_node().args[0]
+        sizes = (*weights.meta["example_value"][0].shape, *returned.meta["example_value"].shape[1:])
+        assert all(isinstance(size, int) for size in sizes)
+
+
+@pytest.mark.parametrize(
+    ("function", "call", "operator"),
+    [
+        (joint, gated_call(2, GRID), torch.ops.nearsight.gated_weights),
+        (local, local_call(2, 5, 9), torch.ops.nearsight.local_attention),
+    ],
+)
+def test_a_graph_names_the_edition_of_its_kernels(function, call, operator):
+    """torch's caches on disk know it by that: what the backward pass launches is not in what they look at."""
+    (graph_module,) = graphs_of(function, call, to_kernels=False)
+    (node,) = graph_module.graph.find_nodes(op="call_function", target=operator)
+    assert node.args[-1] == triton_launch.EDITION
+
+
+def test_torch_knows_the_kernels_of_an_operator():
+    """It puts the source of those that a forward pass launches into its caches' keys."""
+    expected = {
+        "gated_weights": {"make_weights"},
+        "gated_weights_backward": {"weights_backward", "sum_partials"},
+        "attend_gated": {"over_tiles"},
+        "attend_gated_backward": {"by_rows", "by_columns", "_weight_gradient"},
+        "mix_positions": {"_mix"},
+        "mix_positions_backward": {"_mix", "_weight_gradient"},
+        "local_attention": {name for name, _ in (*THREADS[0], *DENSE[0])},
+        "local_attention_backward": {name for name, _ in (*THREADS[1], *DENSE[1])},
+    }
+    for operator, kernels in expected.items():
+        assert {kernel.__name__ for kernel in get_triton_kernels_for_op(f"nearsight::{operator}")} == kernels
