@@ -6,8 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 pytest.importorskip("triton")
+
+import nearsight.kernels  # noqa: F401 (it brings the operators)
 
 SCRIPT = Path(__file__).with_name("interpreted.py")
 LOCAL = (
@@ -49,3 +53,13 @@ def test_torch_finds_nothing_wrong_with_the_operators(errors):
 def test_mixing_positions_is_exact_to_the_type(errors, case):
     for name, error in errors["mix"][case].items():
         assert error < 1e-3, f"{name}: {error:.1e}"
+
+
+def test_its_arithmetic_is_counted():
+    """Of every query and head: q·k and a·v over 49 keys, q·r over 7 rows and 7 columns; backward twice that."""
+    projected = torch.empty(2, 5, 9, 3, 4, 16, device="meta", requires_grad=True)
+    embeddings = [torch.empty(1, 7, 8, device="meta", requires_grad=True) for _ in range(2)]
+    with FlopCounterMode(display=False) as counter:
+        out, _ = torch.ops.nearsight.local_attention(projected, *embeddings, 7, True, True, "")
+        out.backward(torch.empty_like(out))
+    assert counter.get_total_flops() == 3 * 2 * (2 * 5 * 9 * 4) * (2 * 49 * 16 + 2 * 7 * 8)

@@ -43,7 +43,7 @@ def register_triton(operators) -> None:
     """The same for the operators that need Triton."""
 
     @register_flop_formula(operators.local_attention)
-    def _(projected, row, col, kernel_size, mask, save_lse, out_shape=None, **_):
+    def _(projected, row, col, kernel_size, mask, save_lse, edition, out_shape=None, **_):
         return local_attention_flops(projected, kernel_size, row is not None)
 
     @register_flop_formula(operators.local_attention_backward)
