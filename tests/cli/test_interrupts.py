@@ -27,6 +27,14 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.fixture(autouse=True)
+def not_ignored():
+    """What a shell starts in the background is deaf to Ctrl-C, and so would be the programs started here."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def run(code, **options):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, **options)
 

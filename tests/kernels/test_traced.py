@@ -115,21 +115,25 @@ def test_torch_compile_sees_launches_and_no_copies(no_gpu, trace, which, expecte
         assert launches(graph) == [(name, []) for name, _ in wanted]
 
 
-def graphs_of(function, *calls: tuple[torch.Tensor, ...], to_kernels: bool = True) -> list[torch.fx.GraphModule]:
+def graphs_of(
+    function, *calls: tuple[torch.Tensor, ...], to_kernels: bool = True, training: bool = False
+) -> list[torch.fx.GraphModule]:
     """What torch.compile makes of a function for these calls: dynamo's graphs, or those `to_kernels`. None is run."""
     graphs: list[torch.fx.GraphModule] = []
 
     def keep(graph_module, _):
         graphs.append(graph_module)
+        outputs = graph_module.graph.output_node().args[0]
+
+        def nothing(*inputs):
+            return [1 if isinstance(one.meta.get("val"), torch.SymInt) else torch.zeros(1) for one in outputs]
+
         return make_boxed_func(nothing) if to_kernels else nothing
 
-    def nothing(*inputs):
-        return (torch.zeros(1),)
-
     torch._dynamo.reset()
-    compiler = aot_autograd(fw_compiler=keep) if to_kernels else keep
+    compiler = aot_autograd(fw_compiler=keep, bw_compiler=lambda graph_module, _: graph_module) if to_kernels else keep
     compiled = torch.compile(function, backend=compiler, fullgraph=True)
-    with torch.no_grad():
+    with torch.set_grad_enabled(training):
         for arguments in calls:
             compiled(*arguments)
     return graphs
@@ -164,9 +168,12 @@ def test_one_graph_does_for_many_batches(no_gpu):
     assert len(graphs_of(joint, *calls)) == 2  # one for the first, one for all others
 
 
-def test_one_graph_does_for_images_of_many_sizes(no_gpu):
-    calls = [local_call(*sizes) for sizes in ((2, 5, 9), (3, 7, 11), (4, 13, 8), (5, 6, 17))]
-    assert len(graphs_of(local, *calls)) == 2
+@pytest.mark.parametrize("training", [False, True])
+def test_one_graph_does_for_images_of_many_sizes(no_gpu, training):
+    calls = [local_call(*sizes) for sizes in ((2, 5, 9), (3, 7, 11), (4, 13, 8), (5, 6, 17), (2, 200, 201))]
+    for projected, *_ in calls:
+        projected.requires_grad_(training)
+    assert len(graphs_of(local, *calls, training=training)) == 2
 
 
 def test_windows_of_other_sizes_are_compiled_for(no_gpu):

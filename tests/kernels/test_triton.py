@@ -45,8 +45,10 @@ def test_every_case_is_compared(errors):
     assert set(errors["local"]) == set(LOCAL)
 
 
-def test_torch_finds_nothing_wrong_with_the_operators(errors):
-    assert {word for checks in errors["operators"].values() for word in checks.values()} == {"SUCCESS"}
+def test_the_operators_keep_torchs_rules(errors):
+    """Schema, fake implementation and autograd registration, by torch's own checks."""
+    for name, results in errors["operators"].items():
+        assert set(results.values()) == {"SUCCESS"}, f"{name}: {results}"
 
 
 @pytest.mark.parametrize("case", ["odd", "prime"])

@@ -19,12 +19,12 @@ from ._local_triton_dense import (
 )
 from ._local_triton_forward import forward_kernel
 from ._local_triton_table import table_gradient_kernel, table_kernel
-from .sizes import ceil_div, next_power_of_2
+from .sizes import ceil_div, next_power_of_2, smaller
 from .triton_launch import wrap_triton
 
 VECTOR_BYTES = 16
 PROGRAMS_WANTED = 528  # four for each multiprocessor of a large device
-READ_BY_THREADS = ("projected", "output", "grad_output")  # in words, where that is possible
+READ_BY_THREADS = ("projected", "output", "grad_output")  # in words, where possible; the forward kernel writes output
 SLOTS = 8  # threads that share a pixel: 8 × 16 bytes are one cache line
 TERM_PARTS = {torch.bfloat16: 1, torch.float16: 2}  # float16 numbers that keep a position term to the type's precision
 
@@ -85,8 +85,12 @@ def sizes_of(projected: Tensor) -> tuple[int, ...]:
 
 
 def _channels_in_a_word(*tensors: Tensor) -> int:
-    """2 where the kernels can read these contiguous tensors as 32-bit words of two bfloat16 channels, or 1."""
-    paired = all(x.dtype == torch.bfloat16 and x.shape[-1] % 2 == x.storage_offset() % 2 == 0 for x in tensors)
+    """2 where the kernels can read these contiguous tensors as 32-bit words of two bfloat16 channels, or 1.
+
+    They must be aligned as inductor looks at it: what it compiled for aligned inputs it gives aligned copies of others.
+    """
+    vector = VECTOR_BYTES // 2
+    paired = all(x.dtype == torch.bfloat16 and x.shape[-1] % 2 == 0 == x.storage_offset() % vector for x in tensors)
     return 2 if paired else 1
 
 
@@ -211,7 +215,7 @@ def embedding_gradients(projected: Tensor, sums: Tensor, kernel_size: int, sets:
     heads = max(layout.heads, 16 // layout.padded_dim)
     blocks = ceil_div(num_heads, heads)
     depth = 64
-    shares = max(1, min(ceil_div(pixels, 2 * depth), PROGRAMS_WANTED // blocks))
+    shares = smaller(ceil_div(pixels, 2 * depth), max(1, PROGRAMS_WANTED // blocks))
     chunk = ceil_div(ceil_div(pixels, shares), depth) * depth  # of pixels; for the last shares there may be none
     partial = projected.new_empty((shares, blocks, heads, entries, heads, layout.padded_dim), dtype=torch.float32)
     wrap_triton(table_gradient_kernel)[(shares, blocks)](

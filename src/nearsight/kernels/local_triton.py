@@ -58,7 +58,7 @@ def _dense_tilings(head_dim: int, kernel_size: int) -> Tilings:
     tiling = min(shapes, key=lambda shape: math.prod(halo_sides(shape, kernel_size)))
     # At 32 channels a few spilled registers cost less than the warps they would keep out.
     capped = replace(tiling, max_registers=128) if 16 < head_dim <= 32 else tiling
-    return Tilings(forward=capped, backward_query=capped, backward_key_value=tiling)
+    return Tilings(forward=tiling, backward_query=capped, backward_key_value=tiling)
 
 
 @torch.library.triton_op("nearsight::local_attention", mutates_args=())
