@@ -95,6 +95,15 @@ def test_images_beyond_32_bit_places_are_left_to_others(monkeypatch):
     assert "too large for 32-bit places" in local_triton.refusal(large, kernel_size=7)
 
 
+def test_embeddings_of_unlike_sets_are_left_to_the_equation(monkeypatch):
+    """The kernels' table has one of both for every head, or one for all."""
+    local_triton = pytest.importorskip("nearsight.kernels.local_triton")
+    monkeypatch.setattr(local_triton, "no_triton_here", lambda tensor: None)
+    projected, shared, of_each = torch.empty(1, 4, 4, 3, 2, 8), torch.empty(1, 7, 4), torch.empty(2, 7, 4)
+    assert local_triton.refusal(projected, of_each, of_each, kernel_size=7) is None
+    assert "2 sets of row and 1 of column" in local_triton.refusal(projected, of_each, shared, kernel_size=7)
+
+
 @pytest.mark.parametrize(
     ("capability", "hip", "expected"),
     [((7, 5), None, "compute capability 7.5 is below 8.0"), ((8, 0), None, None), ((9, 4), "6.2", "not for ROCm")],

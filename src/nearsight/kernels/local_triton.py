@@ -167,6 +167,8 @@ def refusal(
         return f"head dimension {projected.shape[-1]} exceeds {LARGEST_HEAD_DIM}"
     if kernel_size > LARGEST_KERNEL_SIZE:
         return f"kernel size {kernel_size} exceeds {LARGEST_KERNEL_SIZE}"
+    if row_embedding is not None and col_embedding is not None and len(row_embedding) != len(col_embedding):
+        return f"there are {len(row_embedding)} sets of row and {len(col_embedding)} of column embeddings"
     if projected.numel() == 0:
         return "there is nothing to compute"
     batch, height, width, num_parts, num_heads, head_dim = projected.shape
