@@ -121,8 +121,8 @@ def compare(case: tuple, compiled: bool, device: torch.device) -> tuple[dict[str
         return [out, *grad_projected.unbind(3), *grads]
 
     names = ["output", "query", "value", *["key"] * content, *["row", "col"] * positions]
-    low, exact = run(equation, dtype), run(equation, torch.float64)
-    return measured(lambda: run(ready(local_triton.run, compiled)), low, exact, names, poison=not compiled)
+    kernel, low, exact = ready(local_triton.run, compiled), run(equation, dtype), run(equation, torch.float64)
+    return measured(lambda: run(kernel), low, exact, names, poison=not compiled)
 
 
 def gated_equation(qkv: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor, **options) -> Tensor:
@@ -160,16 +160,16 @@ def main() -> None:
     device = torch.device("cuda")
     torch._dynamo.config.recompile_limit = len(COMPILED_CASES)  # heads, windows and types are compiled for
     cases: list[tuple[tuple, Callable[[], tuple[dict[str, float], set[str]]]]] = []
-    for name, compiled, measure, some in (
+    for name, compiled, comparison, some in (
         ("local eager", False, compare, CASES),
         ("local compiled", True, compare, COMPILED_CASES),
         ("GPSA eager", False, compare_gated, GATED_CASES),
         ("GPSA compiled", True, compare_gated, GATED_CASES),
     ):
-        cases += [((name, *case), partial(measure, case, compiled, device)) for case in some]
+        cases += [((name, *case), partial(comparison, case, compiled, device)) for case in some]
     wrong = 0
-    for case, measured_case in cases:
-        ratios, differing = measured_case()
+    for case, measure in cases:
+        ratios, differing = measure()
         fine = not differing and all(ratio <= (6 if FP32 in case else 2) for ratio in ratios.values())  # NaN is not
         wrong += not fine
         shown = "  ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())

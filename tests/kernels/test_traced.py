@@ -149,14 +149,14 @@ def local_call(batch: int, height: int, width: int) -> tuple[torch.Tensor, ...]:
     return projected, torch.randn(1, 7, 8), torch.randn(1, 7, 8)
 
 
-def joint(*inputs):
-    *tensors, grid = inputs
-    return gated._joint(*tensors, grid_size=grid)
+def on_grid(backend):
+    """A backend of GPSA that takes what `gated_call` gives."""
 
+    def function(*inputs):
+        *tensors, grid = inputs
+        return backend(*tensors, grid_size=grid)
 
-def fused(*inputs):
-    *tensors, grid = inputs
-    return gated._fused(*tensors, grid_size=grid)
+    return function
 
 
 def local(*inputs):
@@ -165,7 +165,7 @@ def local(*inputs):
 
 def test_one_graph_does_for_many_batches(no_gpu):
     calls = [gated_call(batch, GRID) for batch in (2, 3, 4, 5)]
-    assert len(graphs_of(joint, *calls)) == 2  # one for the first, one for all others
+    assert len(graphs_of(on_grid(gated._joint), *calls)) == 2  # one for the first, one for all others
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -186,11 +186,11 @@ def test_windows_of_other_sizes_are_compiled_for(no_gpu):
     assert len(graphs_of(any_window, *[(projected, size) for size in (3, 5, 7)])) == 3
 
 
-@pytest.mark.parametrize("function", [joint, fused])
-def test_only_the_batch_is_symbolic(function):
+@pytest.mark.parametrize("backend", [gated._joint, gated._fused])
+def test_only_the_batch_is_symbolic(backend):
     """Where grids change from call to call torch.compile makes them symbolic; inductor would fail on what is padded."""
     calls = [gated_call(2, GRID), gated_call(3, (5, 4)), gated_call(4, (4, 11))]
-    for graph in (graph_module.graph for graph_module in graphs_of(function, *calls, to_kernels=False)):
+    for graph in (graph_module.graph for graph_module in graphs_of(on_grid(backend), *calls, to_kernels=False)):
         (weights,) = graph.find_nodes(op="call_function", target=torch.ops.nearsight.gated_weights)
         (returned,) = graph.output_node().args[0]
         sizes = (*weights.meta["example_value"][0].shape, *returned.meta["example_value"].shape[1:])
@@ -200,7 +200,7 @@ def test_only_the_batch_is_symbolic(function):
 @pytest.mark.parametrize(
     ("function", "call", "operator"),
     [
-        (joint, gated_call(2, GRID), torch.ops.nearsight.gated_weights),
+        (on_grid(gated._joint), gated_call(2, GRID), torch.ops.nearsight.gated_weights),
         (local, local_call(2, 5, 9), torch.ops.nearsight.local_attention),
     ],
 )

@@ -191,18 +191,18 @@ def launch_backward(tilings: Tilings, tensors: dict[str, Tensor], kernel_size: i
             wrap_triton(dense_backward_query_kernel), by_queries, {**tensors, "sums": sums}, kernel_size,
             ROW_SUMS=max(8, next_power_of_2(halo_sides(by_queries, kernel_size)[0])), **flags,
         )  # fmt: skip
-        del tensors["output"], tensors["table"]
+        for_keys = {name: x for name, x in tensors.items() if name not in ("output", "table")}
         _launch_dense(
-            wrap_triton(dense_backward_key_value_kernel), by_keys, tensors, kernel_size, HAS_POSITION=has_position
+            wrap_triton(dense_backward_key_value_kernel), by_keys, for_keys, kernel_size, HAS_POSITION=has_position
         )
     elif isinstance(by_queries, Threads) and isinstance(by_keys, Threads):
         _launch_threads(
             wrap_triton(backward_query_kernel), by_queries, {**tensors, "sums": sums}, kernel_size,
             LOG_ENTRIES=entries.bit_length() - 1, **flags,
         )  # fmt: skip
-        del tensors["output"]
+        for_keys = {name: x for name, x in tensors.items() if name != "output"}
         _launch_threads(
-            wrap_triton(backward_key_value_kernel), by_keys, tensors, kernel_size, HAS_POSITION=has_position
+            wrap_triton(backward_key_value_kernel), by_keys, for_keys, kernel_size, HAS_POSITION=has_position
         )
     return sums
 

@@ -43,7 +43,7 @@ def _by_tensor_cores(projected: Tensor) -> bool:
 
 
 def choose_tilings(projected: Tensor, kernel_size: int) -> Tilings:
-    """What was fastest at a ResNet's four stages on an H200, without the caps on registers too: inductor drops them."""
+    """What was fastest at a ResNet's four stages on an H200, and hardly slower where inductor drops its cap."""
     if not _by_tensor_cores(projected):
         return Tilings(Threads(8, 1, 3, 128), Threads(4, 1, 3), Threads(4, 1, 3))
     return _dense_tilings(int(projected.shape[-1]), kernel_size)
@@ -98,6 +98,11 @@ def _outputs(projected: Tensor, save_lse: bool) -> tuple[Tensor, Tensor]:
     return output, projected.new_empty(lse_shape, dtype=torch.float32)
 
 
+def _copy(view: Tensor, dtype: torch.dtype) -> Tensor:
+    """Contiguous and its own, as what an operator returns must be."""
+    return view.to(dtype, copy=True, memory_format=torch.contiguous_format)
+
+
 @torch.library.triton_op("nearsight::local_attention_backward", mutates_args=())
 def local_attention_backward_op(
     grad_output: Tensor, projected: Tensor, row_embedding: Tensor | None, col_embedding: Tensor | None,
@@ -118,11 +123,6 @@ def local_attention_backward_op(
             return grad_projected, projected.new_empty(0), projected.new_empty(0)
         by_row, by_col = embedding_gradients(projected, sums, kernel_size, row_embedding.shape[0])
         return grad_projected, _copy(by_row, row_embedding.dtype), _copy(by_col, col_embedding.dtype)
-
-
-def _copy(view: Tensor, dtype: torch.dtype) -> Tensor:
-    """Contiguous and its own, as what an operator returns must be."""
-    return view.to(dtype, copy=True, memory_format=torch.contiguous_format)
 
 
 @local_attention_backward_op.register_fake
