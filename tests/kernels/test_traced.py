@@ -33,14 +33,15 @@ JOINT = (
     [("by_rows", ["grad_qkv", "delta", "share_part"]), ("by_columns", ["grad_qkv"]), *WEIGHTS_BACKWARD],
 )
 FUSED = ([WEIGHTS, ("_mix", ["output"])], [("_mix", ["output", "other", "partial"]), *WEIGHTS_BACKWARD])
-TABLE, TABLE_GRADIENT = ("table_kernel", ["table"]), ("table_gradient_kernel", ["partial"])
+TABLE = ("table_kernel", ["table"])
+TABLE_GRADIENT = (("table_gradient_kernel", ["partial"]), ("embedding_gradient_kernel", ["grad_row", "grad_col"]))
 THREADS = (
     [TABLE, ("forward_kernel", ["output", "lse"])],
     [
         TABLE,
         ("backward_query_kernel", ["grad_projected", "delta", "sums"]),
         ("backward_key_value_kernel", ["grad_projected"]),
-        TABLE_GRADIENT,
+        *TABLE_GRADIENT,
     ],
 )
 DENSE = (
@@ -49,7 +50,7 @@ DENSE = (
         TABLE,
         ("dense_backward_query_kernel", ["grad_projected", "delta", "terms", "sums"]),
         ("dense_backward_key_value_kernel", ["grad_projected"]),
-        TABLE_GRADIENT,
+        *TABLE_GRADIENT,
     ],
 )
 

@@ -18,7 +18,7 @@ from ._local_triton_dense import (
     dense_forward_kernel,
 )
 from ._local_triton_forward import forward_kernel
-from ._local_triton_table import table_gradient_kernel, table_kernel
+from ._local_triton_table import embedding_gradient_kernel, table_gradient_kernel, table_kernel
 from .sizes import ceil_div, next_power_of_2, smaller
 from .triton_launch import wrap_triton
 
@@ -26,6 +26,7 @@ VECTOR_BYTES = 16
 PROGRAMS_WANTED = 528  # four for each multiprocessor of a large device
 READ_BY_THREADS = ("projected", "output", "grad_output")  # in words, where possible; the forward kernel writes output
 SLOTS = 8  # threads that share a pixel: 8 × 16 bytes are one cache line
+SUMMED_AT_ONCE = 2048  # numbers of an embedding's gradient
 TERM_PARTS = {torch.bfloat16: 1, torch.float16: 2}  # float16 numbers that keep a position term to the type's precision
 
 
@@ -207,9 +208,12 @@ def launch_backward(tilings: Tilings, tensors: dict[str, Tensor], kernel_size: i
     return sums
 
 
-def embedding_gradients(projected: Tensor, sums: Tensor, kernel_size: int, sets: int) -> tuple[Tensor, Tensor]:
-    """Σ over pixels of sums ⊗ q, with sums [B, H, W, n, entries]: ∂row and ∂col embeddings [g, k, d/2], as views."""
+def embedding_gradients(
+    projected: Tensor, sums: Tensor, row_embedding: Tensor, col_embedding: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Σ over pixels of sums ⊗ q, with sums [B, H, W, n, entries]: ∂row and ∂col embeddings [g, k, d/2]."""
     batch, height, width, num_parts, num_heads, head_dim = sizes_of(projected)
+    sets, kernel_size, half = map(int, row_embedding.shape)
     pixels = batch * height * width
     layout, entries = Layout.of(projected), sums.shape[-1]
     heads = max(layout.heads, 16 // layout.padded_dim)
@@ -217,16 +221,17 @@ def embedding_gradients(projected: Tensor, sums: Tensor, kernel_size: int, sets:
     depth = 64
     shares = smaller(ceil_div(pixels, 2 * depth), max(1, PROGRAMS_WANTED // blocks))
     chunk = ceil_div(ceil_div(pixels, shares), depth) * depth  # of pixels; for the last shares there may be none
-    partial = projected.new_empty((shares, blocks, heads, entries, heads, layout.padded_dim), dtype=torch.float32)
+    partial = projected.new_empty((shares, blocks * heads, entries, layout.padded_dim), dtype=torch.float32)
     wrap_triton(table_gradient_kernel)[(shares, blocks)](
         projected, sums, partial, num_parts * num_heads * head_dim, num_heads, pixels, chunk,
         HEAD_DIM=head_dim, D=layout.padded_dim, HEADS=heads, ENTRIES=entries, DEPTH=depth,
         EXACT=projected.dtype == torch.float32, num_warps=4,
     )  # fmt: skip
-    by_block = partial.diagonal(dim1=2, dim2=4)  # [shares, blocks, entries, d, heads]
-    if sets == 1:
-        by_head = by_block.sum(dim=(0, 1, 4)).unsqueeze(0)
-    else:
-        by_head = by_block.sum(dim=0).permute(0, 3, 1, 2).flatten(0, 1)[:num_heads]
-    half = head_dim // 2
-    return by_head[:, 0 : 2 * kernel_size : 2, :half], by_head[:, 1 : 2 * kernel_size : 2, half:head_dim]
+    grad_row, grad_col = (x.new_empty(x.shape) for x in (row_embedding, col_embedding))
+    channels = next_power_of_2(half)
+    wrap_triton(embedding_gradient_kernel)[(2 * kernel_size, sets)](
+        partial, grad_row, grad_col, shares, num_heads, blocks * heads,
+        K=kernel_size, HEAD_DIM=head_dim, D=layout.padded_dim, ENTRIES=entries,
+        ONE_SET=sets == 1, LINES=max(1, SUMMED_AT_ONCE // channels), CHANNELS=channels, num_warps=4,
+    )  # fmt: skip
+    return grad_row, grad_col

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""The embeddings' table: made from row and column embeddings in one launch, and its gradient as one product."""
+"""The embeddings' table, made from row and column embeddings in one launch; its gradient is a product and a sum."""
 
 import triton
 import triton.language as tl
@@ -32,9 +32,10 @@ def table_gradient_kernel(
     HEAD_DIM: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr, ENTRIES: tl.constexpr, DEPTH: tl.constexpr,
     EXACT: tl.constexpr,
 ):  # fmt: skip
-    """A share of ∂table: partial[share, block] = Σ_pixels sumsᵀ q for HEADS heads at once, [HEADS·ENTRIES, HEADS·D].
+    """A share of ∂table, [shares, blocks · HEADS, ENTRIES, D]: Σ_pixels sumsᵀ q for HEADS heads at once.
 
-    Only the diagonal blocks mean something; the others are the price of whole cache lines and full tensor-core tiles.
+    Of the product [HEADS·ENTRIES, HEADS·D] only the diagonal blocks mean something, and are kept; the others are the
+    price of whole cache lines and full tensor-core tiles.
     """
     share = tl.program_id(0)
     block = tl.program_id(1)
@@ -55,5 +56,31 @@ def table_gradient_kernel(
         else:
             result = tl.dot(tl.trans(left), right, result)
     rows = tl.arange(0, HEADS * ENTRIES)[:, None]
-    at = (share * tl.num_programs(1) + block) * (HEADS * ENTRIES * HEADS * D)
-    tl.store(partial + at + rows * (HEADS * D) + lane, result)
+    at = (share * tl.num_programs(1) + block) * (HEADS * ENTRIES * D)
+    tl.store(partial + at + rows * D + lane % D, result, rows // ENTRIES == lane // D)
+
+
+@triton.jit
+def embedding_gradient_kernel(
+    partial, grad_row, grad_col, shares, num_heads, padded_heads,
+    K: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, ENTRIES: tl.constexpr,
+    ONE_SET: tl.constexpr, LINES: tl.constexpr, CHANNELS: tl.constexpr,
+):  # fmt: skip
+    """The shares of one entry of ∂table added up, of all heads where they have ONE_SET of embeddings in common."""
+    HALF: tl.constexpr = HEAD_DIM // 2
+    entry = tl.program_id(0)
+    own_set = tl.program_id(1)
+    for_col = entry % 2
+    channel = tl.arange(0, CHANNELS)
+    known = channel < HALF
+    lines = shares * num_heads if ONE_SET else shares
+    total = tl.zeros([LINES, CHANNELS], tl.float32)
+    for start in range(0, lines, LINES):
+        line = start + tl.arange(0, LINES)[:, None]
+        head = line // num_heads * padded_heads + line % num_heads if ONE_SET else line * padded_heads + own_set
+        at = (head * ENTRIES + entry) * D + for_col * HALF + channel[None, :]
+        total += tl.load(partial + at, (line < lines) & known[None, :], other=0.0)
+    result = tl.sum(total, axis=0)
+    at = (own_set * K + entry // 2) * HALF + channel
+    tl.store(grad_row + at, result.to(grad_row.dtype.element_ty), known & (for_col == 0))
+    tl.store(grad_col + at, result.to(grad_col.dtype.element_ty), known & (for_col == 1))

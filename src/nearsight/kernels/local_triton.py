@@ -98,11 +98,6 @@ def _outputs(projected: Tensor, save_lse: bool) -> tuple[Tensor, Tensor]:
     return output, projected.new_empty(lse_shape, dtype=torch.float32)
 
 
-def _copy(view: Tensor, dtype: torch.dtype) -> Tensor:
-    """Contiguous and its own, as what an operator returns must be."""
-    return view.to(dtype, copy=True, memory_format=torch.contiguous_format)
-
-
 @torch.library.triton_op("nearsight::local_attention_backward", mutates_args=())
 def local_attention_backward_op(
     grad_output: Tensor, projected: Tensor, row_embedding: Tensor | None, col_embedding: Tensor | None,
@@ -121,8 +116,7 @@ def local_attention_backward_op(
         sums = launch_backward(tilings, tensors, kernel_size, HAS_POSITION=row_embedding is not None, MASK=mask)
         if row_embedding is None or col_embedding is None:
             return grad_projected, projected.new_empty(0), projected.new_empty(0)
-        by_row, by_col = embedding_gradients(projected, sums, kernel_size, row_embedding.shape[0])
-        return grad_projected, _copy(by_row, row_embedding.dtype), _copy(by_col, col_embedding.dtype)
+        return grad_projected, *embedding_gradients(projected, sums, row_embedding, col_embedding)
 
 
 @local_attention_backward_op.register_fake
