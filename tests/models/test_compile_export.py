@@ -10,6 +10,12 @@ from nearsight.models import create_model
 FAMILIES = {"deit_nano_32": 32, "convit_nano_32": 32, "resnet26": 64, "sasa_resnet26": 64}
 
 
+@pytest.fixture(autouse=True)
+def nothing_compiled_yet():
+    """All models share one forward's code, and torch compiles that eight times at most."""
+    torch._dynamo.reset()
+
+
 def build(name):
     arguments = {"layers": (1, 1, 1, 1), "width_multiplier": 0.5} if "resnet" in name else {"depth": 3}
     if name.startswith("convit"):
