@@ -5,6 +5,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 
 from nearsight.models import create_model, load_timm_weights
+from nearsight.models.embed import PatchEmbed
 from nearsight.nn import GatedPositionalSelfAttention, PositionalSelfAttention, SelfAttention
 
 
@@ -138,6 +139,23 @@ def test_a_convolutional_stem_makes_the_same_grid():
     assert model.patch_embed(torch.randn(1, 3, 20, 28)).shape == (1, 35, 144)
     with pytest.raises(ValueError, match="patch_size=6 is no power of two"):
         small(stem="conv", img_size=36, patch_size=6)
+
+
+def test_patches_are_projected_as_by_the_convolution_whose_parameters_they_have():
+    embed = PatchEmbed(3, 2, 5).double()
+    images = torch.randn(2, 2, 9, 15, dtype=torch.float64, requires_grad=True)
+    inputs = [images, *embed.proj.parameters()]
+    expected = embed.proj(images).flatten(2).transpose(1, 2)
+    for order in (torch.contiguous_format, torch.channels_last):
+        tokens = embed(images.contiguous(memory_format=order))
+        torch.testing.assert_close(tokens, expected)
+        change = torch.randn_like(tokens)
+        for ours, theirs in zip(
+            torch.autograd.grad(tokens, inputs, change),
+            torch.autograd.grad(expected, inputs, change, retain_graph=True),
+            strict=True,
+        ):
+            torch.testing.assert_close(ours, theirs)
 
 
 @pytest.mark.parametrize("stem", ["patch", "conv"])

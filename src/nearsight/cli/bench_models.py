@@ -56,7 +56,10 @@ def _ours(name: str, **options: Any) -> Callable[[], nn.Module]:
 
 
 def entries() -> list[Entry]:
-    """Every comparison: three ConViTs at 224 pixels, one at 1024, and ResNet-50 with attention."""
+    """Every comparison: three ConViTs at 224 pixels, one at 1024, and ResNet-50 with attention.
+
+    Two plain ViTs of the same width: timm's, and our own code with no gated block, which says what gating alone costs.
+    """
     listed = []
     for size, dim, num_heads in (("tiny", 192, 4), ("small", 432, 9), ("base", 768, 16)):
         group = f"convit_{size}"
@@ -64,6 +67,7 @@ def entries() -> list[Entry]:
             Entry(group, "nearsight", _ours(f"convit_{size}")),
             Entry(group, "timm", _timm(f"convit_{size}")),
             Entry(group, "plain ViT", _plain_vit(dim, num_heads)),
+            Entry(group, "nearsight, no gates", _ours(f"convit_{size}", num_gated_blocks=0)),
         ]
     listed += [
         Entry("convit_small_1024", "nearsight", _ours("convit_small", img_size=1024), img_size=1024),
@@ -105,11 +109,14 @@ def measure(entry: Entry, compiled: bool, batch: int, device: torch.device, *, t
     if compiled and half:
         timers["graph"] = device_ms
     rows: list[Row] = [{"group": entry.group, "model": entry.name, "mode": mode} for mode in timers]
-    for what, step in (("inference", infer), *((("training", learn),) if train else ())):
+    steps = {"inference": infer, "training": learn} if train else {"inference": infer}
+    for what, step in steps.items():  # all is compiled before anything is timed
         model.train(what == "training")
         step(sets[0])
         used = peak_memory(step, sets[0], device)
         rows[0][f"{what} GiB"] = None if used is None else used / 2**30
+    for what, step in steps.items():
+        model.train(what == "training")
         for row, timer in zip(rows, timers.values(), strict=True):
             row[f"{what} images/s"] = batch / timer(step, sets, device, repeats) * 1e3
     if half:

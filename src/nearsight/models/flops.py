@@ -21,6 +21,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ..nn.positional import GatedPositionalSelfAttention, PositionalSelfAttention
+from .embed import PatchEmbed
 from .registry import create_model
 from .resnet import ResNet
 from .size import as_pair
@@ -97,6 +98,8 @@ def module_multiply_adds(model: VisionTransformer, img_size: int | tuple[int, in
             total += output.numel() * (module.in_features + (module.bias is not None))
         elif isinstance(module, nn.Conv2d):
             total += output.numel() * (module.weight[0].numel() + (module.bias is not None))
+        elif isinstance(module, PatchEmbed):  # which does not call its convolution
+            total += output.numel() * (module.proj.weight[0].numel() + 1)
         elif isinstance(module, nn.LayerNorm):
             total += 2 * output.numel()
         elif isinstance(module, nn.GELU):
