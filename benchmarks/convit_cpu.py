@@ -2,16 +2,20 @@
 
     PYTHONPATH=src python benchmarks/convit_cpu.py --rounds 30 --out results/benchmarks/convit_cpu.json
 
-Every model as it is and compiled. Each round runs all of them once; a ratio is the median over rounds of the ratio
-within a round.
+Every model as it is and compiled, each in a process of its own: in one they share an allocator, and timm's large maps
+then cost what the others left behind. Each round runs all of them once, one at a time; a ratio is the median over
+rounds of the ratio within a round. What a process pays for fresh memory still differs from start to start: measure
+more than once.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
@@ -20,6 +24,20 @@ from nearsight.cli.bench_measure import environment
 from nearsight.cli.bench_models import entries
 
 MODES = ("eager", "compiled")
+WARM_UP = 2  # rounds
+
+
+def answer(asked: Connection, group: str, name: str, mode: str, batch: int, num_threads: int) -> None:
+    """A process of one model: for every message a batch is run and its seconds are sent back."""
+    torch.set_num_threads(num_threads)
+    model = next(entry for entry in entries() if (entry.group, entry.name) == (group, name)).build().eval()
+    run = torch.compile(model) if mode == "compiled" else model
+    images = torch.randn(batch, 3, 224, 224)
+    with torch.inference_mode():
+        while asked.recv():
+            started = time.perf_counter()
+            run(images)
+            asked.send(time.perf_counter() - started)
 
 
 def main() -> None:
@@ -30,34 +48,35 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    models = {entry.name: entry.build().eval() for entry in entries() if entry.group == options.group}
-    runs = {
-        (name, mode): torch.compile(model) if mode == "compiled" else model
-        for name, model in models.items()
-        for mode in options.modes
-    }
-    images = torch.randn(options.batch, 3, 224, 224)
-    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in runs}
-    with torch.inference_mode():
-        for _ in range(options.rounds + 2):  # the first two warm up
-            for key, run in runs.items():
-                started = time.perf_counter()
-                run(images)
-                seconds[key].append(time.perf_counter() - started)
-    seconds = {key: values[2:] for key, values in seconds.items()}
+    names = [entry.name for entry in entries() if entry.group == options.group]
+    spawn = multiprocessing.get_context("spawn")
+    askers: dict[tuple[str, str], Connection] = {}
+    for name in names:
+        for mode in options.modes:
+            askers[name, mode], asked = spawn.Pipe()
+            arguments = (asked, options.group, name, mode, options.batch, torch.get_num_threads())
+            spawn.Process(target=answer, args=arguments, daemon=True).start()
+    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in askers}
+    for _ in range(WARM_UP + options.rounds):
+        for key, asker in askers.items():
+            asker.send(True)
+            seconds[key].append(asker.recv())
+    for asker in askers.values():
+        asker.send(False)
+    seconds = {key: values[WARM_UP:] for key, values in seconds.items()}
     record: dict = {
-        "what": f"{options.group}, inference, float32, batch {options.batch}, measured in turns",
+        "what": f"{options.group}, inference, float32, batch {options.batch}, in turns, a process for each",
         "environment": environment(torch.device("cpu")),
         "rounds": options.rounds,
         "images_per_second": {},
         "nearsight_over": {},
     }
     for mode in options.modes:
-        speeds = {name: options.batch / statistics.median(seconds[name, mode]) for name in models}
+        speeds = {name: options.batch / statistics.median(seconds[name, mode]) for name in names}
         record["images_per_second"][mode] = speeds
         print(f"{mode}: {', '.join(f'{name} {speed:.1f}' for name, speed in speeds.items())} images/s")
         record["nearsight_over"][mode] = {}
-        for name in models:
+        for name in names:
             if name != "nearsight":
                 pairs = zip(seconds["nearsight", mode], seconds[name, mode], strict=True)
                 low, middle, high = statistics.quantiles([theirs / ours for ours, theirs in pairs], n=4)
