@@ -5,7 +5,7 @@
 Every model as it is and compiled, each in a process of its own: in one they share an allocator, and timm's large maps
 then cost what the others left behind. Each round runs all of them once, one at a time; a ratio is the median over
 rounds of the ratio within a round. What a process pays for fresh memory still differs from start to start: measure
-more than once.
+more than once; runs are added to the file.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ def main() -> None:
             askers[name, mode], asked = spawn.Pipe()
             arguments = (asked, options.group, name, mode, options.batch, torch.get_num_threads())
             spawn.Process(target=answer, args=arguments, daemon=True).start()
+            asked.close()  # so that a process that dies ends this one too, instead of keeping it waiting
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in askers}
     for _ in range(WARM_UP + options.rounds):
         for key, asker in askers.items():
@@ -83,7 +84,8 @@ def main() -> None:
                 record["nearsight_over"][mode][name] = {"median": middle, "quartiles": [low, high]}
                 print(f"{mode}: nearsight over {name}: {middle:.2f}× (quartiles {low:.2f} to {high:.2f})")
     if options.out is not None:
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
+        earlier = json.loads(options.out.read_text())["runs"] if options.out.exists() else []
+        options.out.write_text(json.dumps({"runs": [*earlier, record]}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 
 224 pixels, patches of 16, widths of ConViT-Ti, S and B; forward, and forward with the gradients of the parameters
 (images need none). The convolution as cuDNN chooses its algorithm and as `cudnn.benchmark` finds the best; CUDA-graph
-replay over two input sets, medians. bfloat16 autocast on a GPU, float32 on a CPU.
+replay over two input sets, medians. Images and weights in PyTorch's own order (channels first), bfloat16 autocast on a
+GPU, float32 on a CPU.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ def times(project: Callable[[Tensor], Tensor], embed: PatchEmbed, sets: list[Ten
     def both(images: Tensor) -> tuple[Tensor, ...]:
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
             tokens = project(images)
-        return torch.autograd.grad(tokens, tuple(embed.parameters()), torch.ones_like(tokens))
+        return torch.autograd.grad(tokens, tuple(embed.parameters()), change)
 
+    change = torch.randn_like(only(sets[0]))
     return [round(device_ms(step, sets, device), 4) for step in (only, both)]
 
 

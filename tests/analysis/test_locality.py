@@ -140,6 +140,8 @@ def test_errors_name_the_remedy(images):
         inspectable(parallel)
     with pytest.raises(ValueError, match="use protocol='activations'"):
         nonlocality_by_layer(create_model("sasa_resnet26"), torch.randn(1, 3, 64, 64), protocol="released_code")
+    with pytest.raises(ValueError, match="resize to 40x56"):
+        nonlocality_by_layer(small_vit(), images[..., :39, :55], protocol="released_code")
 
 
 @pytest.mark.parametrize("measure", [layer_summaries, head_profiles])

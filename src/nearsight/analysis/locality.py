@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ..functional import nonlocality
 from ..models import VisionTransformer
+from ..models.size import grid_of
 from . import measures
 from .views import GlobalView, Kind, View, patch_map
 from .walk import global_view, inspectable, looking, walk_batches
@@ -87,7 +88,7 @@ def _released_code_nonlocality(model: nn.Module, images: Tensor, batch_size: int
             "use protocol='activations'"
         )
     patch_size = model.patch_size if isinstance(model, VisionTransformer) else model.patch_embed.patch_size[0]
-    grid_size = (images.shape[2] // patch_size, images.shape[3] // patch_size)
+    grid_size = grid_of((images.shape[2], images.shape[3]), patch_size)
     totals = [0.0] * len(model.blocks)
     with looking(model):
         for batch in images.split(batch_size):

@@ -94,7 +94,7 @@ def models(
     device: DeviceName = "auto",
     out: Path | None = None,
 ) -> int:
-    """Time ConViT beside timm's and a plain ViT, and the attention ResNet-50 beside the convolutional one.
+    """Time ConViT beside timm's and two plain ViTs, and the attention ResNet-50 beside the convolutional one.
 
     Parameters
     ----------

@@ -232,6 +232,6 @@ def embedding_gradients(
     wrap_triton(embedding_gradient_kernel)[(2 * kernel_size, sets)](
         partial, grad_row, grad_col, shares, num_heads, blocks * heads,
         K=kernel_size, HEAD_DIM=head_dim, D=layout.padded_dim, ENTRIES=entries,
-        ONE_SET=sets == 1, LINES=max(1, SUMMED_AT_ONCE // channels), CHANNELS=channels, num_warps=4,
+        ONE_SET=sets == 1, LINES=SUMMED_AT_ONCE // channels, CHANNELS=channels, num_warps=4,
     )  # fmt: skip
     return grad_row, grad_col

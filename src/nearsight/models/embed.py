@@ -8,8 +8,8 @@ class PatchEmbed(nn.Module):
     """Cut the image into patches and project each: [B, C, H, W] → tokens [B, N, width].
 
     The parameters are a convolution's, as in every checkpoint, but patches do not overlap, so that laid out in rows
-    they are one product. cuDNN's convolution took seven to thirteen times as long on an H200, a sixth of ConViT-Ti's
-    whole forward pass (docs/kernels.md).
+    they are one product. Compiled, cuDNN's convolution took seven to thirteen times as long on an H200; the product
+    saved a sixth of ConViT-Ti's forward pass (docs/kernels.md).
     """
 
     def __init__(self, patch_size: int, in_chans: int, width: int) -> None:
