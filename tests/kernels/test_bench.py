@@ -1,13 +1,14 @@
 """The benchmarks' plumbing: what they print, write and refuse. Timings themselves are not tested."""
 
 import json
+from pathlib import Path
 
 import pytest
 import torch
 
 from nearsight.cli import bench
 from nearsight.cli.bench_layers import measure_stage
-from nearsight.cli.bench_measure import as_table, environment, median_ms, write_results
+from nearsight.cli.bench_measure import as_table, environment, median_ms, peak_memory, write_results
 from nearsight.cli.bench_models import Entry, measure, ratios
 
 
@@ -31,7 +32,9 @@ def test_explain_names_the_backend_of_every_stage(capsys):
     ("call", "message"),
     [
         (lambda: bench.layers(only="conv,lightning"), "lightning is unknown; choose from conv"),
-        (lambda: bench.models(only="alexnet"), "matches no group"),
+        (lambda: bench.models(only="convit_tiny,alexnet"), "alexnet: no group is called so; there are convit_tiny, "),
+        (lambda: bench.models(out=Path(__file__)), "test_bench.py is a file; name a folder"),
+        (lambda: bench.layers(out=Path(__file__) / "results"), "test_bench.py is a file; name a folder"),
         (lambda: bench.models(modes="eager,fast"), "fast is unknown"),
         (lambda: bench.models(modes=","), "--modes is empty"),
         (lambda: bench.models(repeats=0), "--repeats must be at least 1, not 0"),
@@ -42,6 +45,12 @@ def test_explain_names_the_backend_of_every_stage(capsys):
 def test_mistakes_are_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_memory_is_what_tensors_need_at_once_whatever_was_freed_before():
+    one = torch.zeros(1000, 1000)
+    for _ in range(2):
+        assert peak_memory(lambda x: (x + 1) * 2 + 3, one, torch.device("cpu")) == pytest.approx(8e6, rel=1e-4)
 
 
 def test_a_model_is_timed_in_both_ways():

@@ -17,7 +17,7 @@ def _pick_device(name: DeviceName):
 
 def _words(option: str, given: str, known: tuple[str, ...]) -> tuple[str, ...]:
     """The comma-separated words of an option, each of them known."""
-    words = tuple(word.strip() for word in given.split(",") if word.strip())
+    words = tuple(dict.fromkeys(word.strip() for word in given.split(",") if word.strip()))
     unknown = sorted(set(words) - set(known))
     if unknown:
         raise ValueError(f"{option}: {', '.join(unknown)} is unknown; choose from {', '.join(known)}")
@@ -59,9 +59,10 @@ def layers(
     import torch
 
     from .bench_layers import COLUMNS, GRIDS, PEERS, STAGES, explain_gated, explain_stage, measure_stage
-    from .bench_measure import as_table, environment, write_results
+    from .bench_measure import as_table, environment, require_folder, write_results
 
     place = _pick_device(device)
+    require_folder(out)
     peers = _words("--only", only, PEERS) or PEERS
     if peers == ("flex",) and place.type != "cuda":
         raise ValueError("--only flex: FlexAttention is measured on a GPU only, and there is none")
@@ -101,7 +102,8 @@ def models(
     batch
         Images in a batch; 256 on a GPU (1 at 1024 pixels), 8 on a CPU.
     only
-        Measure groups whose name contains one of these comma-separated words: convit_tiny, 1024, resnet50…
+        Measure groups whose name contains one of these comma-separated words: convit_tiny, 1024, resnet50… All of
+        them take long on a CPU.
     modes
         Comma-separated: eager, compiled (on a GPU also replayed as one CUDA graph).
     train
@@ -113,14 +115,17 @@ def models(
     out
         Folder for models_HARDWARE.md and .json.
     """
-    from .bench_measure import as_table, environment, write_results
+    from .bench_measure import as_table, environment, require_folder, write_results
     from .bench_models import COLUMNS, entries, measure, ratios
 
     place = _pick_device(device)
+    require_folder(out)
     words = [word.strip() for word in only.split(",") if word.strip()]
+    groups = dict.fromkeys(entry.group for entry in entries())
+    for word in words:
+        if not any(word in group for group in groups):
+            raise ValueError(f"--only {word}: no group is called so; there are {', '.join(groups)}")
     wanted = [entry for entry in entries() if not words or any(word in entry.group for word in words)]
-    if not wanted:
-        raise ValueError(f"--only {only!r} matches no group; there are {', '.join({e.group for e in entries()})}")
     chosen_modes = _words("--modes", modes, ("eager", "compiled"))
     if not chosen_modes:
         raise ValueError("--modes is empty; choose from eager, compiled")

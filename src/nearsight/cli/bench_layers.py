@@ -126,7 +126,7 @@ def _measure(
         "forward ms": device_ms(forward, sets, device, repeats),
         "forward+backward ms": device_ms(both, leaves, device, repeats),
         "eager forward ms": median_ms(forward, sets, device, repeats),
-        "memory MiB": None if memory is None else memory / 2**20,
+        "memory MiB": memory / 2**20,
     }
 
 

@@ -1,15 +1,18 @@
 """How benchmarks measure: medians after warm-up over several input sets, memory, and where the numbers come from."""
 
 import json
+import os
 import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 Row = dict[str, Any]
 
@@ -63,27 +66,33 @@ def device_ms(step: Callable[[Any], Any], sets: Sequence[Any], device: torch.dev
     return median_ms(lambda _: graph.replay(), [None], device, repeats) / len(sets)
 
 
-def peak_memory(step: Callable[[Any], Any], one: Any, device: torch.device) -> int | None:
-    """Bytes that a step needs above what is there before it; None where the platform cannot tell."""
+def peak_memory(step: Callable[[Any], Any], one: Any, device: torch.device) -> int:
+    """Bytes of tensors that a step needs at once, above what is there before it."""
+    if device.type != "cuda":
+        return _peak_on_cpu(step, one)
     synchronize(device)
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        step(one)
-        synchronize(device)
-        return torch.cuda.max_memory_allocated(device) - before
-    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-    if not reset.exists():
-        return None
-
-    def resident(field: str) -> int:
-        line = next(line for line in status.read_text().splitlines() if line.startswith(field))
-        return int(line.split()[1]) * 1024
-
-    reset.write_text("5")
-    before = resident("VmRSS")
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
     step(one)
-    return resident("VmHWM") - before
+    synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
+
+
+def _peak_on_cpu(step: Callable[[Any], Any], one: Any) -> int:
+    """By what torch allocates and frees: the process's own size says as much about what earlier steps left it."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler tells of itself, and of a GPU that is not there
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        step(one)
+    changes = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
+    changes.sort(key=lambda event: event.start_ns())
+    return max(accumulate((event.nbytes() for event in changes), initial=0))
+
+
+def require_folder(out: Path | None) -> None:
+    """Before anything is measured: results must have a place to go."""
+    for path in () if out is None else (out, *out.parents):
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"--out {out}: {path} is a file; name a folder for the results")
 
 
 def as_table(rows: Sequence[Row], columns: Sequence[str]) -> str:

@@ -114,7 +114,7 @@ def measure(entry: Entry, compiled: bool, batch: int, device: torch.device, *, t
         model.train(what == "training")
         step(sets[0])
         used = peak_memory(step, sets[0], device)
-        rows[0][f"{what} GiB"] = None if used is None else used / 2**30
+        rows[0][f"{what} GiB"] = used / 2**30
     for what, step in steps.items():
         model.train(what == "training")
         for row, timer in zip(rows, timers.values(), strict=True):
