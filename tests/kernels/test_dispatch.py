@@ -59,6 +59,13 @@ def test_a_stride_is_left_to_the_reference():
     assert local_attention(projected, kernel_size=3, stride=2).shape == (1, 2, 3, 2, 4)
 
 
+@pytest.mark.parametrize(("dtype", "embedded"), [(torch.float64, torch.float32), (torch.float32, torch.float64)])
+def test_embeddings_may_be_of_another_type_in_every_backend(dtype, embedded):
+    projected, (row, col) = torch.randn(1, 4, 5, 3, 2, 8, dtype=dtype), torch.randn(2, 1, 3, 4, dtype=embedded)
+    found = [local_attention(projected, row, col, kernel_size=3, backend=name) for name in ("cpu", "reference")]
+    torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize(
     ("shape", "embeddings", "options", "message"),
     [

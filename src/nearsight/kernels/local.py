@@ -17,8 +17,9 @@ def _reference(
     *, kernel_size: int, stride: int, border: Border,
 ) -> Tensor:  # fmt: skip
     query, key, value = query_key_value(projected)
+    row, col = (None if x is None else x.to(projected.dtype) for x in (row_embedding, col_embedding))
     return equation.local_attention(
-        query[:, ::stride, ::stride], key, value, row_embedding, col_embedding,
+        query[:, ::stride, ::stride], key, value, row, col,
         kernel_size=kernel_size, stride=stride, border=border,
     )  # fmt: skip
 
