@@ -163,3 +163,43 @@ def test_tokens_lie_in_memory_as_they_are_read(stem):
     model = create_model("convit_micro_32", stem=stem)
     tokens, _ = model.embed(torch.randn(2, 3, 32, 32))
     assert tokens.is_contiguous()
+
+
+# What nobody reads
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("name", ["deit_nano_32", "convit_nano_32", "convit_nano_32_distilled"])
+def test_logits_and_gradients_are_those_of_all_features(name, checkpointed):
+    model, images = small(name, qkv_bias=True).double(), torch.randn(2, 3, 20, 28, dtype=torch.float64)
+    model.set_grad_checkpointing(checkpointed)
+    assert model.read_features(images).shape == (2, model.num_prefix_tokens, model.width)
+    logits, expected = model(images), model.forward_head(model.forward_features(images))
+    torch.testing.assert_close(logits, expected)
+    change, parameters = torch.randn_like(logits), list(model.parameters())
+    for ours, theirs in zip(
+        torch.autograd.grad(logits, parameters, change), torch.autograd.grad(expected, parameters, change), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_the_last_block_feeds_forward_what_is_read_alone(monkeypatch):
+    model = small("convit_nano_32_distilled")
+    seen = []
+    for block in model.blocks:
+        feed_forward = block.mlp.forward
+        monkeypatch.setattr(block.mlp, "forward", lambda x, run=feed_forward: seen.append(x.shape[1]) or run(x))
+    model(torch.randn(1, 3, 32, 32))
+    assert seen == [64, 64, 64, 64, 66, 2]
+
+
+def test_a_mean_is_of_all_patches_and_hooks_see_all_tokens():
+    images = torch.randn(2, 3, 32, 32)
+    assert small(pool="mean").read_features(images).shape[1] == 64
+    model = small()
+    for watched in (model.norm, model.blocks[-1], model.blocks[-1].mlp.fc2):
+        seen = []
+        handle = watched.register_forward_hook(lambda module, inputs, output, seen=seen: seen.append(output.shape[1]))
+        model(images)
+        handle.remove()
+        assert seen == [65]

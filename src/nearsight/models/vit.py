@@ -5,17 +5,17 @@ two, at any depth. The class token carries no position, so it joins the patches 
 (Fig. 4); with no such block it joins at once and the model is a DeiT.
 """
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import torch
-from timm.layers import DropPath, Mlp, resample_abs_pos_embed, trunc_normal_
+from timm.layers import DropPath, resample_abs_pos_embed, trunc_normal_
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..geometry import Grid
 from ..kernels.dispatch import exporting
-from ..nn import GatedPositionalSelfAttention, PositionalSelfAttention, SelfAttention
+from ..nn import FeedForward, GatedPositionalSelfAttention, PositionalSelfAttention, SelfAttention
 from ..nn.checks import (
     require_choice,
     require_count,
@@ -25,6 +25,7 @@ from ..nn.checks import (
     require_positive,
     require_share,
 )
+from ..nn.watched import is_watched
 from .embed import ConvPatchEmbed, PatchEmbed
 from .size import as_pair, chosen_layers, grid_of
 
@@ -43,11 +44,16 @@ class Block(nn.Module):
         self.norm1 = nn.LayerNorm(width, eps=1e-6)
         self.attn = attention
         self.norm2 = nn.LayerNorm(width, eps=1e-6)
-        self.mlp = Mlp(width, int(width * mlp_ratio), act_layer=nn.GELU, drop=proj_drop)
+        self.mlp = FeedForward(width, int(width * mlp_ratio), drop=proj_drop)
         self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
 
     def forward(self, x: Tensor, grid_size: Grid) -> Tensor:
         x = x + self.drop_path(self.attn(self.norm1(x), grid_size))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+    def forward_first(self, x: Tensor, num_tokens: int) -> Tensor:
+        """What `forward` makes of the first tokens; the others are attended to and no more. For plain attention."""
+        x = x[:, :num_tokens] + self.drop_path(self.attn(self.norm1(x), num_queries=num_tokens))
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
     def forward_with_weights(self, x: Tensor, grid_size: Grid) -> tuple[Tensor, Tensor]:
@@ -170,10 +176,9 @@ class VisionTransformer(nn.Module):
         for embedding in (self.cls_token, self.dist_token, self.pos_embed):
             if embedding is not None:
                 trunc_normal_(embedding, std=0.02)
-        for name, module in self.blocks.named_modules():
-            if name.endswith((".fc1", ".fc2")) and isinstance(module, nn.Linear):
-                trunc_normal_(module.weight, std=0.02)
-                nn.init.zeros_(module.bias)
+        for module in self.blocks.modules():
+            if isinstance(module, FeedForward):
+                module.reset_parameters()
 
     def _new_head(self, num_classes: int) -> nn.Module:
         if num_classes <= 0:
@@ -240,11 +245,14 @@ class VisionTransformer(nn.Module):
         """Class and distillation token join in front of the first plain block."""
         return self._join_tokens(x) if index == self.num_gated_blocks and index > 0 else x
 
-    def _run_block(self, index: int, x: Tensor, grid_size: Grid) -> Tensor:
-        x = self.before_block(index, x)
+    def _kept_lean(self, part: Callable[..., Tensor], *arguments: Any) -> Tensor:
+        """part(*arguments), of which the backward pass keeps the arguments alone where gradients are checkpointed."""
         if self.grad_checkpointing and torch.is_grad_enabled():
-            return checkpoint(self.blocks[index], x, grid_size, use_reentrant=False)
-        return self.blocks[index](x, grid_size)
+            return checkpoint(part, *arguments, use_reentrant=False)
+        return part(*arguments)
+
+    def _run_block(self, index: int, x: Tensor, grid_size: Grid) -> Tensor:
+        return self._kept_lean(self.blocks[index], self.before_block(index, x), grid_size)
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Images → normalised tokens [B, prefix + N, width]."""
@@ -252,6 +260,25 @@ class VisionTransformer(nn.Module):
         for index in range(len(self.blocks)):
             x = self._run_block(index, x, grid_size)
         return self.norm(x)
+
+    def read_features(self, images: Tensor) -> Tensor:
+        """The normalised tokens that the heads read, [B, prefix, width]: `forward_features` without what nobody reads.
+
+        After the last block's attention patches go nowhere, so that its feed-forward half, nearly a twelfth of the
+        arithmetic, is for class and distillation token alone. Where the patches are averaged, where a hook watches, and
+        on the meta device, which counts what the papers count, nothing is left out.
+        """
+        last = self.blocks[-1]
+        assert isinstance(last, Block)
+        if type(last.attn) is not SelfAttention or self.pool == "mean":
+            return self.forward_features(images)
+        if images.is_meta or is_watched(last, self.norm):
+            return self.forward_features(images)
+        x, grid_size = self.embed(images)
+        for index in range(len(self.blocks) - 1):
+            x = self._run_block(index, x, grid_size)
+        x = self.before_block(len(self.blocks) - 1, x)
+        return self.norm(self._kept_lean(last.forward_first, x, self.num_prefix_tokens))
 
     def forward_attention(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Features as above and every block's attention weights [B, heads, tokens, tokens], first block first."""
@@ -301,4 +328,4 @@ class VisionTransformer(nn.Module):
         if need_weights:
             features, maps = self.forward_attention(images)
             return self.forward_head(features), maps
-        return self.forward_head(self.forward_features(images))
+        return self.forward_head(self.read_features(images))

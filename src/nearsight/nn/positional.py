@@ -19,15 +19,10 @@ from .checks import (
     require_tokens,
 )
 from .self_attention import identity_values
+from .watched import is_bare
 
 Init = Literal["convolutional", "random"]
 STRONGEST = 1e4
-
-
-def _is_bare(linear: nn.Module) -> bool:
-    """Whether calling the module is a product with its weight and nothing else."""
-    hooks = (linear._forward_hooks, linear._forward_pre_hooks, linear._backward_hooks, linear._backward_pre_hooks)
-    return type(linear) is nn.Linear and not any(hooks)
 
 
 class _GridAttention(nn.Module):
@@ -87,7 +82,7 @@ class _GridAttention(nn.Module):
         One product instead of one for each of `qk` and `v`: tokens are read once, and their gradient needs no sum.
         Where one of the two is more than its product (an adapter, a quantised layer, a hook on it), both are called.
         """
-        if not (_is_bare(self.qk) and _is_bare(self.v)):
+        if not (is_bare(self.qk, nn.Linear) and is_bare(self.v, nn.Linear)):
             return torch.cat((self.qk(x), self.v(x)), dim=-1).unflatten(-1, (3, self.num_heads, self.head_dim))
         weight = torch.cat((self.qk.weight, self.v.weight))
         bias = None if self.qk.bias is None else torch.cat((self.qk.bias, self.v.bias))

@@ -27,12 +27,23 @@ class SelfAttention(nn.Module):
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
 
-    def forward(self, x: Tensor, grid_size: Grid | None = None, need_weights: bool = False):
-        """x [B, N, dim] → y, or (y, weights [B, heads, N, N]). Every attention takes a grid; this one ignores it."""
+    def forward(
+        self,
+        x: Tensor,
+        grid_size: Grid | None = None,
+        need_weights: bool = False,
+        *,
+        num_queries: int | None = None,
+    ):
+        """x [B, N, dim] → y, or (y, weights [B, heads, N, N]). Every attention takes a grid; this one ignores it.
+
+        With `num_queries` only that many tokens, the first ones, attend, to all of them: y and the weights are theirs.
+        """
         require_tokens(x, self.dim)
         batch, tokens, _ = x.shape
         qkv = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
         query, key, value = qkv.unbind(0)
+        query = query[:, :, :num_queries]
         if need_weights:
             weights = equations.attention_weights(query, key)
             return self._join(weights @ value), weights
