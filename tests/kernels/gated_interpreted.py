@@ -12,6 +12,7 @@ from functools import partial
 os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
+from watching import same_bits_torchs_way
 
 from nearsight.functional.attention import gated_positional_attention
 from nearsight.kernels import _gated_triton_plans as plans
@@ -70,7 +71,10 @@ def case(name: str) -> dict[str, tuple[float, float]]:
     # oneDNN is left out: its half-precision kernels need instructions that some virtual machines announce and lack.
     with torch.backends.mkldnn.flags(enabled=False):
         low = run(equation, torch.float16)
-    results = zip(run(ours), low, run(equation, torch.float64), strict=True)
+    by_kernels = run(ours)
+    operators = ("attend_gated", "attend_gated_backward", "gated_weights", "gated_weights_backward")
+    assert same_bits_torchs_way(lambda: run(ours), by_kernels, *operators), name
+    results = zip(by_kernels, low, run(equation, torch.float64), strict=True)
     names = ("output", "query", "key", "value", "parameters")
     errors = {n: (error(a, exact), error(low, exact)) for n, (a, low, exact) in zip(names, results, strict=True)}
     with torch.no_grad():
@@ -90,10 +94,10 @@ def operators() -> dict[str, dict[str, str]]:
         _, log_sum = gated_joint.attend_gated(*inputs, 0.25, True)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     check = partial(torch.library.opcheck, test_utils=checks, raise_exception=False)
-    forward = check(gated_joint.attend_gated, (*inputs, 0.25, True))
+    forward = check(gated_joint.attend_gated.registered, (*inputs, 0.25, True))
     gradient = torch.randn(1, 2, 15, 16, dtype=torch.float16)
     constants = (gradient, *(x.detach() for x in inputs), log_sum, 0.25)
-    return {"forward": forward, "backward": check(gated_joint.attend_gated_backward, constants)}
+    return {"forward": forward, "backward": check(gated_joint.attend_gated_backward.registered, constants)}
 
 
 if __name__ == "__main__":

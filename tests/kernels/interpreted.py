@@ -16,6 +16,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 from torch.nn import functional as F
+from watching import same_bits_torchs_way
 
 from nearsight.functional.local import local_attention, query_key_value
 from nearsight.kernels import _local_triton_launch, gated_triton, local_triton
@@ -70,6 +71,8 @@ def local_case(name: str) -> dict[str, tuple[float, float]]:
         low = run(equation, torch.bfloat16 if coarse else dtype)
     with mock.patch.dict(_local_triton_launch.TERM_PARTS, {torch.float16: 1} if coarse else {}):
         ours = run(local_triton.run)
+        operators = ("local_attention", "local_attention_backward")
+        assert same_bits_torchs_way(lambda: run(local_triton.run), ours, *operators), name
     results = zip(ours, low, run(equation, torch.float64), strict=True)
     names = ["output", "query", "value", *["key"] * content, *["row", "col"] * positions]
     errors = {n: (error(ours, exact), error(low, exact)) for n, (ours, low, exact) in zip(names, results, strict=True)}
@@ -102,11 +105,11 @@ def operators() -> dict[str, dict[str, str]]:
     inputs = [x.requires_grad_() for x in (projected, *embeddings)]
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     check = partial(torch.library.opcheck, test_utils=checks, raise_exception=False)
-    forward = check(local_triton.local_attention_op, (*inputs, 3, True, True, ""))
+    forward = check(local_triton.local_attention.registered, (*inputs, 3, True, True, ""))
     constants = [x.detach() for x in inputs]
-    output, lse = local_triton.local_attention_op(*constants, 3, True, True, "")
+    output, lse = local_triton.local_attention(*constants, 3, True, True, "")
     given = (torch.randn_like(output), *constants, output, lse, 3, True)
-    return {"forward": forward, "backward": check(local_triton.local_attention_backward_op, given)}
+    return {"forward": forward, "backward": check(local_triton.local_attention_backward.registered, given)}
 
 
 if __name__ == "__main__":

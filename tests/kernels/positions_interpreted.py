@@ -54,7 +54,7 @@ if __name__ == "__main__":
     results = {name: case(*grid) for name, grid in GRIDS.items()}
     arguments = (torch.randn(2, 3), torch.randn(2), torch.randn(2))
     torch.library.opcheck(
-        gated_positions.gated_weights, (*(x.requires_grad_() for x in arguments), 3, 5, torch.float16, ""),
+        gated_positions.gated_weights.registered, (*(x.requires_grad_() for x in arguments), 3, 5, torch.float16, ""),
         test_utils=("test_schema", "test_faketensor"),
     )  # fmt: skip
     print(json.dumps(results))

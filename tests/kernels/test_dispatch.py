@@ -116,7 +116,7 @@ def test_embeddings_of_unlike_sets_are_left_to_the_equation(monkeypatch):
     [((7, 5), None, "compute capability 7.5 is below 8.0"), ((8, 0), None, None), ((9, 4), "6.2", "not for ROCm")],
 )
 def test_devices_the_kernels_are_not_for_are_refused(monkeypatch, capability, hip, expected):
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(dispatch, "_capability", lambda device: capability)
     monkeypatch.setattr(torch.version, "hip", hip)
     said = dispatch._device_trouble(0)
     assert said is None if expected is None else expected in said

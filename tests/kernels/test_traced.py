@@ -192,7 +192,7 @@ def test_only_the_batch_is_symbolic(backend):
     """Where grids change from call to call torch.compile makes them symbolic; inductor would fail on what is padded."""
     calls = [gated_call(2, GRID), gated_call(3, (5, 4)), gated_call(4, (4, 11))]
     for graph in (graph_module.graph for graph_module in graphs_of(on_grid(backend), *calls, to_kernels=False)):
-        (weights,) = graph.find_nodes(op="call_function", target=torch.ops.nearsight.gated_weights)
+        (weights,) = graph.find_nodes(op="call_function", target=torch.ops.nearsight.gated_weights.default)
         (returned,) = graph.output_node().args[0]
         sizes = (*weights.meta["example_value"][0].shape, *returned.meta["example_value"].shape[1:])
         assert all(isinstance(size, int) for size in sizes)
@@ -201,8 +201,8 @@ def test_only_the_batch_is_symbolic(backend):
 @pytest.mark.parametrize(
     ("function", "call", "operator"),
     [
-        (on_grid(gated._joint), gated_call(2, GRID), torch.ops.nearsight.gated_weights),
-        (local, local_call(2, 5, 9), torch.ops.nearsight.local_attention),
+        (on_grid(gated._joint), gated_call(2, GRID), torch.ops.nearsight.gated_weights.default),
+        (local, local_call(2, 5, 9), torch.ops.nearsight.local_attention.default),
     ],
 )
 def test_a_graph_names_the_edition_of_its_kernels(function, call, operator):

@@ -81,7 +81,7 @@ def peak_memory(step: Callable[[Any], Any], one: Any, device: torch.device) -> i
 def _peak_on_cpu(step: Callable[[Any], Any], one: Any) -> int:
     """By what torch allocates and frees: the process's own size says as much about what earlier steps left it."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler tells of itself, and of a GPU that is not there
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as recorded:
         step(one)
     changes = [event for event in recorded.profiler.kineto_results.events() if event.name() == "[memory]"]
     changes.sort(key=lambda event: event.start_ns())

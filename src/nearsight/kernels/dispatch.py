@@ -7,6 +7,7 @@ the same call gives the same path everywhere the same hardware is.
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -40,11 +41,16 @@ def plain_operators_needed() -> str | None:
     return None
 
 
+@cache
+def _capability(device: int) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
+
+
 @torch.compiler.assume_constant_result
 def _device_trouble(device: int) -> str | None:
     if torch.version.hip is not None:
         return "the kernels are written for NVIDIA's compiler, not for ROCm's"
-    major, minor = torch.cuda.get_device_capability(device)
+    major, minor = _capability(device)
     return f"compute capability {major}.{minor} is below 8.0" if major < 8 else None
 
 

@@ -40,7 +40,7 @@ def _weights(
     v_pos: Tensor, pos_bias: Tensor, gate: Tensor, grid_size: Grid, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     """σ(λ) · P in `dtype` and 1 − σ(λ), by Triton."""
-    return torch.ops.nearsight.gated_weights(v_pos, pos_bias, gate, *grid_size, dtype, triton_launch.EDITION)
+    return gated_positions.gated_weights(v_pos, pos_bias, gate, *grid_size, dtype, triton_launch.EDITION)
 
 
 def _joint(
@@ -49,7 +49,7 @@ def _joint(
     weights, share = _weights(v_pos, pos_bias, gate, grid_size, qkv.dtype)
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in (qkv, weights, share))
     scale = qkv.shape[-1] ** -0.5 if scale is None else scale
-    return torch.ops.nearsight.attend_gated(qkv, weights, share, scale, keep)[0]
+    return gated_joint.attend_gated(qkv, weights, share, scale, keep)[0]
 
 
 def _fused(
@@ -58,7 +58,7 @@ def _fused(
     weights, share = _weights(v_pos, pos_bias, gate, grid_size, qkv.dtype)
     query, key, value = heads_outside(qkv)
     content = F.scaled_dot_product_attention(query, key, value, scale=scale)
-    return torch.ops.nearsight.mix_positions(content, value, weights, share)
+    return gated_triton.mix_positions(content, value, weights, share)
 
 
 def _dense(
@@ -127,7 +127,7 @@ def _always(*arguments: Tensor, **options) -> None:
 
 
 if HAS_TRITON:
-    from . import gated_joint, gated_positions, gated_triton, triton_launch  # noqa: F401 (they bring their operators)
+    from . import gated_joint, gated_positions, gated_triton, triton_launch
 
 BACKENDS = [
     Backend("joint", _joint_refusal, _joint),

@@ -18,19 +18,19 @@ from .gated_layout import (
     known_sizes,
     packed_places,
     places,
-    positions_outside,
     stride_unit,
 )
 from .gated_triton import weight_gradient
-from .triton_launch import wrap_triton
+from .triton_launch import Operator, wrap_triton
 
 LOG2_E = 1.4426950408889634
 
 
 def _outputs(qkv: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
     """Empty: the result [B, N, n, d], and the log-sum-exp [B, n, N] where it is kept."""
-    output = positions_outside(heads_outside(qkv)[0])
-    batch, tokens, num_heads, _ = output.shape
+    batch, tokens, _, num_heads, head_dim = qkv.shape
+    tokens, num_heads, head_dim = int(tokens), int(num_heads), int(head_dim)  # the batch alone may stay symbolic
+    output = qkv.new_empty(batch, tokens, num_heads, head_dim)  # joining the heads copies nothing
     return output, qkv.new_empty((batch, num_heads, tokens) if keep else (0,), dtype=torch.float32)
 
 
@@ -40,7 +40,7 @@ def _shared_memory(device: int) -> int:
     return driver.active.utils.get_device_properties(device)["max_shared_mem"]
 
 
-@torch.library.triton_op("nearsight::attend_gated", mutates_args=())
+@Operator
 def attend_gated(qkv: Tensor, weights: Tensor, share: Tensor, scale: float, keep: bool) -> tuple[Tensor, Tensor]:
     """share · softmax(scale · q kᵀ) v + weights · v: qkv [B, N, 3, n, d], weights [n, N, M], share [n] → [B, n, N, d].
 
@@ -113,7 +113,7 @@ def _by_columns(
     )  # fmt: skip
 
 
-@torch.library.triton_op("nearsight::attend_gated_backward", mutates_args=())
+@Operator
 def attend_gated_backward(
     gradient: Tensor, qkv: Tensor, weights: Tensor, share: Tensor, log_sum: Tensor, scale: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -138,11 +138,13 @@ def _(gradient, qkv, weights, share, log_sum, scale):
 def _setup_context(ctx, inputs, output):
     *tensors, ctx.scale, _ = inputs
     ctx.save_for_backward(*tensors, output[1])
+    ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # no zeros for the log-sum-exp
 
 
 def _backward(ctx, gradient, _):
     qkv, weights, share, log_sum = ctx.saved_tensors
-    grads = torch.ops.nearsight.attend_gated_backward(gradient, qkv, weights, share, log_sum, ctx.scale)
+    grads = attend_gated_backward(gradient, qkv, weights, share, log_sum, ctx.scale)
     return grads[0], grads[1].to(weights.dtype), grads[2].to(share.dtype), None, None
 
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ._gated_triton_positions import make_weights, sum_partials, weights_backward
 from .sizes import ceil_div, next_power_of_2
-from .triton_launch import wrap_triton
+from .triton_launch import Operator, wrap_triton
 
 ALIGNMENT = 16
 ELEMENTS = 2048  # of a program's tile
@@ -18,7 +18,7 @@ def _tiling(tokens: int, cols: int) -> tuple[int, int, int]:
     return rows, width, ceil_div(tokens, rows)
 
 
-@torch.library.triton_op("nearsight::gated_weights", mutates_args=())
+@Operator
 def gated_weights(
     v_pos: Tensor, pos_bias: Tensor, gate: Tensor, height: int, width: int, dtype: torch.dtype, edition: str
 ) -> tuple[Tensor, Tensor]:
@@ -49,7 +49,7 @@ def _(v_pos, pos_bias, gate, height, width, dtype, edition):
     return _outputs(v_pos, height, width, dtype)
 
 
-@torch.library.triton_op("nearsight::gated_weights_backward", mutates_args=())
+@Operator
 def gated_weights_backward(
     grad_weights: Tensor, grad_share: Tensor, v_pos: Tensor, gate: Tensor, width: int
 ) -> tuple[Tensor, Tensor]:
@@ -82,7 +82,7 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, grad_weights, grad_share):
     v_pos, pos_bias, gate = ctx.saved_tensors
-    grads = torch.ops.nearsight.gated_weights_backward(grad_weights, grad_share, v_pos, gate, ctx.width)
+    grads = gated_weights_backward(grad_weights, grad_share, v_pos, gate, ctx.width)
     return grads[0].to(v_pos.dtype), torch.zeros_like(pos_bias), grads[1].to(gate.dtype), None, None, None, None
 
 

@@ -6,7 +6,7 @@ from torch import Tensor
 from ._gated_triton_kernels import _mix, _weight_gradient
 from .gated_layout import dense_channels, known_sizes, places, positions_outside, stride_unit
 from .sizes import ceil_div, next_power_of_2
-from .triton_launch import wrap_triton
+from .triton_launch import Operator, wrap_triton
 
 ROWS, DEPTH, MIX_WARPS = 128, 32, 4
 SIDE, GRADIENT_WARPS = 128, 4
@@ -31,7 +31,7 @@ def _launch_mix(
     )  # fmt: skip
 
 
-@torch.library.triton_op("nearsight::mix_positions", mutates_args=())
+@Operator
 def mix_positions(content: Tensor, value: Tensor, weights: Tensor, scale: Tensor) -> Tensor:
     """scale·content + weights·value: content and value [B, n, N, d], weights [n, N, M], scale [n] → [B, n, N, d].
 
@@ -80,7 +80,7 @@ def _gradients(
     return grad_content.transpose(1, 2), grad_value.transpose(1, 2), grad_weights, scale_shares.sum(dim=(0, 2))
 
 
-@torch.library.triton_op("nearsight::mix_positions_backward", mutates_args=())
+@Operator
 def mix_positions_backward(
     gradient: Tensor, content: Tensor, value: Tensor, weights: Tensor, scale: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -105,7 +105,7 @@ def _setup_context(ctx, inputs, output):
 
 def _backward(ctx, gradient):
     weights, scale = ctx.saved_tensors[2:]
-    grads = torch.ops.nearsight.mix_positions_backward(gradient, *ctx.saved_tensors)
+    grads = mix_positions_backward(gradient, *ctx.saved_tensors)
     return grads[0], grads[1], grads[2].to(weights.dtype), grads[3].to(scale.dtype)
 
 

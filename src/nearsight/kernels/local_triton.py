@@ -26,7 +26,7 @@ from ._local_triton_launch import (
 )
 from .dispatch import no_triton_here
 from .sizes import next_power_of_2
-from .triton_launch import EDITION
+from .triton_launch import EDITION, Operator
 
 SUPPORTED_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_HEAD_DIM = 128
@@ -61,8 +61,8 @@ def _dense_tilings(head_dim: int, kernel_size: int) -> Tilings:
     return Tilings(forward=tiling, backward_query=capped, backward_key_value=tiling)
 
 
-@torch.library.triton_op("nearsight::local_attention", mutates_args=())
-def local_attention_op(
+@Operator
+def local_attention(
     projected: Tensor, row_embedding: Tensor | None, col_embedding: Tensor | None,
     kernel_size: int, mask: bool, save_lse: bool, edition: str,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
@@ -82,7 +82,7 @@ def local_attention_op(
     return output, lse
 
 
-@local_attention_op.register_fake
+@local_attention.register_fake
 def _(projected, row_embedding, col_embedding, kernel_size, mask, save_lse, edition):
     return _outputs(projected, save_lse)
 
@@ -98,8 +98,8 @@ def _outputs(projected: Tensor, save_lse: bool) -> tuple[Tensor, Tensor]:
     return output, projected.new_empty(lse_shape, dtype=torch.float32)
 
 
-@torch.library.triton_op("nearsight::local_attention_backward", mutates_args=())
-def local_attention_backward_op(
+@Operator
+def local_attention_backward(
     grad_output: Tensor, projected: Tensor, row_embedding: Tensor | None, col_embedding: Tensor | None,
     output: Tensor, lse: Tensor, kernel_size: int, mask: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
@@ -119,7 +119,7 @@ def local_attention_backward_op(
         return grad_projected, *embedding_gradients(projected, sums, row_embedding, col_embedding)
 
 
-@local_attention_backward_op.register_fake
+@local_attention_backward.register_fake
 def _(grad_output, projected, row_embedding, col_embedding, output, lse, kernel_size, mask):
     grads = (projected.new_empty(0) if x is None else x.new_empty(x.shape) for x in (row_embedding, col_embedding))
     return projected.new_empty(projected.shape), *grads
@@ -129,15 +129,16 @@ def _setup_context(ctx, inputs, output):
     ctx.save_for_backward(*inputs[:3], *output)
     ctx.kernel_size, ctx.mask = inputs[3:5]
     ctx.mark_non_differentiable(output[1])
+    ctx.set_materialize_grads(False)  # no zeros for the log-sum-exp
 
 
 def _backward(ctx, grad_output, _):
     saved = ctx.saved_tensors
-    grads = torch.ops.nearsight.local_attention_backward(grad_output, *saved, ctx.kernel_size, ctx.mask)
+    grads = local_attention_backward(grad_output, *saved, ctx.kernel_size, ctx.mask)
     return *(None if x is None else grad for x, grad in zip(saved[:3], grads, strict=True)), None, None, None, None
 
 
-local_attention_op.register_autograd(_backward, setup_context=_setup_context)
+local_attention.register_autograd(_backward, setup_context=_setup_context)
 
 
 def refusal(
@@ -188,4 +189,4 @@ def run(
     """Local attention by the Triton kernels; arguments as in `local.local_attention`."""
     inputs = (projected, row_embedding, col_embedding)
     save_lse = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
-    return torch.ops.nearsight.local_attention(*inputs, kernel_size, border == "mask", save_lse, EDITION)[0]
+    return local_attention(*inputs, kernel_size, border == "mask", save_lse, EDITION)[0]

@@ -1,0 +1,22 @@
+"""A mode that passes every operator on: where it stands, calls go torch's way instead of the short one."""
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Watching(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def same_bits_torchs_way(run, results: list[torch.Tensor], *operators: str) -> bool:
+    """Whether run() gives these results again when torch sees the operators, and that it did."""
+    with Watching() as watching:
+        again = run()
+    assert {f"nearsight.{operator}.default" for operator in operators} <= set(watching.seen)
+    return all(torch.equal(one, other) for one, other in zip(results, again, strict=True))
