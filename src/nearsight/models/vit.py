@@ -264,9 +264,9 @@ class VisionTransformer(nn.Module):
     def read_features(self, images: Tensor) -> Tensor:
         """The normalised tokens that the heads read, [B, prefix, width]: `forward_features` without what nobody reads.
 
-        After the last block's attention patches go nowhere, so that its feed-forward half, nearly a twelfth of the
-        arithmetic, is for class and distillation token alone. Where the patches are averaged, where a hook watches, and
-        on the meta device, which counts what the papers count, nothing is left out.
+        In the last block patches are attended to and go nowhere, so that only class and distillation token attend and
+        are fed forward: a fifteenth less arithmetic. Where the patches are averaged, where a hook watches, and on the
+        meta device, which counts what the papers count, nothing is left out.
         """
         last = self.blocks[-1]
         assert isinstance(last, Block)

@@ -33,8 +33,10 @@ class FeedForward(nn.Module):
         The hidden layer is a model's largest tensor by far. With a second one glibc gives the memory of both back to
         the system in each block, and on a CPU getting it again, page by page, took a fifth of ConViT-Ti's time.
         """
-        kept = hidden.requires_grad or not (is_bare(self.fc1, nn.Linear) and is_bare(self.act, nn.GELU))
-        if kept or torch.compiler.is_compiling() or plain_operators_needed() is not None:
+        ours_alone = type(hidden) is Tensor and is_bare(self.fc1, nn.Linear) and is_bare(self.act, nn.GELU)
+        if hidden.requires_grad or not ours_alone:
+            return self.act(hidden)
+        if torch.compiler.is_compiling() or plain_operators_needed() is not None:
             return self.act(hidden)
         return F.gelu(hidden, out=hidden)  # type: ignore[call-arg]
 
