@@ -2,10 +2,10 @@
 
     PYTHONPATH=src python benchmarks/calls.py --out results/benchmarks/calls.json
 
-Everything of a call is real but the launch itself: a stand-in for Triton's driver takes the kernels, compiled for an
-H200, and does nothing. Each call is timed torch's way, through the registered operator, and as it is made in eager
-mode. The tensors are on the CPU and small, since what PyTorch itself computes in a backward pass, a few sums, is part
-of the time.
+Everything of a call is real but the launch itself and questions to the device: a stand-in for Triton's driver takes
+the kernels, compiled for an H200, and does nothing. Each call is timed torch's way, through the registered operator,
+and as it is made in eager mode. The tensors are on the CPU and small, since what PyTorch itself computes in a backward
+pass, a few sums, is part of the time.
 """
 
 import argparse
@@ -74,7 +74,7 @@ def in_turns(step: Callable[[], object]) -> dict[str, float]:
     ways: dict[str, list[float]] = {"torch's way": [], "straight": []}
     for _ in range(ROUNDS):
         ways["straight"].append(seconds(step))
-        with mock.patch.object(triton_launch, "_intercepted", always):
+        with mock.patch.object(triton_launch, "intercepted", always):
             ways["torch's way"].append(seconds(step))
     return {way: min(rounds) * 1e6 for way, rounds in ways.items()}
 

@@ -12,7 +12,7 @@ from functools import partial
 os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
-from watching import same_bits_torchs_way
+from watching import same_bits_torchs_way, takes_no_gradient_for_none
 
 from nearsight.functional.attention import gated_positional_attention
 from nearsight.kernels import _gated_triton_plans as plans
@@ -95,6 +95,7 @@ def operators() -> dict[str, dict[str, str]]:
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     check = partial(torch.library.opcheck, test_utils=checks, raise_exception=False)
     forward = check(gated_joint.attend_gated.registered, (*inputs, 0.25, True))
+    assert takes_no_gradient_for_none(gated_joint.attend_gated(*inputs, 0.25, True)[0], inputs)
     gradient = torch.randn(1, 2, 15, 16, dtype=torch.float16)
     constants = (gradient, *(x.detach() for x in inputs), log_sum, 0.25)
     return {"forward": forward, "backward": check(gated_joint.attend_gated_backward.registered, constants)}

@@ -16,7 +16,8 @@ os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
 from torch.nn import functional as F
-from watching import same_bits_torchs_way
+from torch.utils.checkpoint import checkpoint
+from watching import same_bits_torchs_way, takes_no_gradient_for_none
 
 from nearsight.functional.local import local_attention, query_key_value
 from nearsight.kernels import _local_triton_launch, gated_triton, local_triton
@@ -91,6 +92,9 @@ def mix_case(name: str) -> dict[str, float]:
     leaves = [x.detach().requires_grad_() for x in (content, value, weights, scale)]
     out = gated_triton.mix_positions(leaves[0], leaves[1], F.pad(leaves[2], (0, -tokens % 16)), leaves[3])
     ours = [out, *torch.autograd.grad(out, leaves, gradient)]
+    padded = F.pad(leaves[2], (0, -tokens % 16))
+    lean = checkpoint(gated_triton.mix_positions, *leaves[:2], padded, leaves[3], use_reentrant=False)
+    assert torch.equal(torch.autograd.grad(lean, leaves, gradient)[0], ours[1])
     leaves = [x.detach().double().requires_grad_() for x in (content, value, weights, scale)]
     out = leaves[3][:, None, None] * leaves[0] + leaves[2] @ leaves[1]
     exact = [out, *torch.autograd.grad(out, leaves, gradient.double())]
@@ -106,6 +110,7 @@ def operators() -> dict[str, dict[str, str]]:
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     check = partial(torch.library.opcheck, test_utils=checks, raise_exception=False)
     forward = check(local_triton.local_attention.registered, (*inputs, 3, True, True, ""))
+    assert takes_no_gradient_for_none(local_triton.run(*inputs, kernel_size=3), inputs)
     constants = [x.detach() for x in inputs]
     output, lse = local_triton.local_attention(*constants, 3, True, True, "")
     given = (torch.randn_like(output), *constants, output, lse, 3, True)

@@ -8,7 +8,8 @@ pytest.importorskip("triton")
 
 from watching import Watching
 
-from nearsight.kernels.triton_launch import Operator
+from nearsight.kernels._local_triton_table import table_kernel
+from nearsight.kernels.triton_launch import Operator, wrap_triton
 
 
 @Operator
@@ -84,6 +85,38 @@ def test_tensors_of_other_kinds_go_torchs_way(torchs_way):
 
     cubes_for_a_test(torch.ones(2).as_subclass(Kind), 2.0)
     assert torchs_way == ["cubes_for_a_test"]
+
+
+def test_what_kernels_cannot_read_goes_torchs_way(torchs_way):
+    x = torch.tensor([1.0, 2.0])
+    assert cubes_for_a_test(torch._neg_view(x), 2.0)[0].tolist() == [-2.0, -16.0]
+    assert torchs_way == ["cubes_for_a_test"]
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop because we have not yet implemented the batching rule")
+def test_gradients_of_several_outputs_at_once(torchs_way):
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    cubes = cubes_for_a_test(x, 2.0)[0]
+    (jacobian,) = torch.autograd.grad(cubes, x, torch.eye(2), is_grads_batched=True)
+    assert jacobian.tolist() == [[6.0, 0.0], [0.0, 24.0]]
+    assert torchs_way == ["cubes_backward_for_a_test"]
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace. is deprecated")
+def test_traces_and_profiles_name_the_operator(torchs_way):
+    x = torch.tensor([1.0, 2.0])
+    assert "nearsight::cubes_for_a_test" in str(torch.jit.trace(lambda x: cubes_for_a_test(x, 2.0), x).graph)
+    torchs_way.clear()
+    with torch.autograd.profiler.profile() as profiled:
+        cubes_for_a_test(x, 2.0)
+    assert torchs_way == ["cubes_for_a_test"]
+    assert "nearsight::cubes_for_a_test" in {event.name for event in profiled.function_events}
+
+
+def test_kernels_are_wrapped_for_those_who_trace_alone():
+    assert wrap_triton(table_kernel) is table_kernel
+    with Watching():
+        assert wrap_triton(table_kernel) is not table_kernel
 
 
 def test_torch_compile_sees_the_operator():

@@ -3,10 +3,12 @@
 import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
+from torch.nn.modules.module import register_module_forward_hook, register_module_full_backward_hook
 
 from nearsight.models import create_model, load_timm_weights
 from nearsight.models.embed import PatchEmbed
-from nearsight.nn import GatedPositionalSelfAttention, PositionalSelfAttention, SelfAttention
+from nearsight.models.vit import Block, VisionTransformer
+from nearsight.nn import FeedForward, GatedPositionalSelfAttention, PositionalSelfAttention, SelfAttention
 
 
 def kinds(model):
@@ -185,10 +187,8 @@ def test_logits_and_gradients_are_those_of_all_features(name, checkpointed):
 
 def test_the_last_block_feeds_forward_what_is_read_alone(monkeypatch):
     model = small("convit_nano_32_distilled")
-    seen = []
-    for block in model.blocks:
-        feed_forward = block.mlp.forward
-        monkeypatch.setattr(block.mlp, "forward", lambda x, run=feed_forward: seen.append(x.shape[1]) or run(x))
+    seen, run = [], FeedForward.forward
+    monkeypatch.setattr(FeedForward, "forward", lambda self, x: seen.append(x.shape[1]) or run(self, x))
     model(torch.randn(1, 3, 32, 32))
     assert seen == [64, 64, 64, 64, 66, 2]
 
@@ -198,8 +198,57 @@ def test_a_mean_is_of_all_patches_and_hooks_see_all_tokens():
     assert small(pool="mean").read_features(images).shape[1] == 64
     model = small()
     for watched in (model.norm, model.blocks[-1], model.blocks[-1].mlp.fc2):
-        seen = []
-        handle = watched.register_forward_hook(lambda module, inputs, output, seen=seen: seen.append(output.shape[1]))
-        model(images)
+        for register in (watched.register_forward_hook, watched.register_forward_pre_hook):
+            handle = register(lambda *arguments: None)
+            assert model.read_features(images).shape[1] == 65
+            handle.remove()
+        handle = watched.register_full_backward_hook(lambda *arguments: None)
+        assert model.read_features(images).shape[1] == 65
         handle.remove()
-        assert seen == [65]
+    for register in (register_module_forward_hook, register_module_full_backward_hook):
+        handle = register(lambda *arguments: None)
+        assert model.read_features(images).shape[1] == 65
+        handle.remove()
+    assert model.read_features(images).shape[1] == 1
+
+
+class _Wrapped(torch.nn.Module):
+    def __init__(self, block):
+        super().__init__()
+        self.block = block
+
+    def forward(self, x, grid_size):
+        return 2 * self.block(x, grid_size)
+
+
+class _OwnBlock(Block):
+    def forward(self, x, grid_size):
+        return 2 * super().forward(x, grid_size)
+
+
+class _OwnFeatures(VisionTransformer):
+    def forward_features(self, images):
+        return 2 * super().forward_features(images)
+
+
+def _replaced_forward(model):
+    run = model.blocks[-1].forward
+    model.blocks[-1].forward = lambda x, grid_size: 2 * run(x, grid_size)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.blocks.__setitem__(-1, _Wrapped(model.blocks[-1])),
+        lambda model: setattr(model.blocks[-1], "__class__", _OwnBlock),
+        lambda model: setattr(model, "__class__", _OwnFeatures),
+        _replaced_forward,
+    ],
+    ids=["wrapped block", "own block", "own features", "replaced forward"],
+)
+def test_what_users_change_is_not_passed_by(change):
+    model, images = small(), torch.randn(2, 3, 32, 32)
+    before = model(images)
+    change(model)
+    torch.testing.assert_close(model(images), model.forward_head(model.forward_features(images)))
+    assert not torch.allclose(model(images), before)

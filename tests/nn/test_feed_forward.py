@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.nn.modules.module import register_module_forward_hook
 
 from nearsight.cli.bench_measure import peak_memory
 from nearsight.nn import FeedForward
@@ -52,6 +53,37 @@ def test_who_watches_sees_what_was_computed(watched):
         inputs, output = seen["here"]
         hidden = layer.fc1(x)
         torch.testing.assert_close(*((output, hidden) if watched == "fc1" else (inputs[0], hidden)))
+
+
+def test_hooks_on_every_module_see_what_was_computed():
+    layer, x = FeedForward(6, 10), torch.randn(2, 5, 6)
+    seen = {}
+    handle = register_module_forward_hook(lambda module, inputs, output: seen.update({module: output}))
+    with torch.no_grad():
+        layer(x)
+        handle.remove()
+        torch.testing.assert_close(seen[layer.fc1], layer.fc1(x))
+    assert layer.act in seen
+
+
+def test_another_gelu_is_heeded_with_gradients_and_without():
+    layer, x = FeedForward(6, 10), torch.randn(2, 5, 6) * 3
+    layer.act = torch.nn.GELU("tanh")
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), layer.fc2(F.gelu(layer.fc1(x), approximate="tanh")))
+    layer.act.forward = torch.relu
+    with torch.no_grad():
+        torch.testing.assert_close(layer(x), layer.fc2(torch.relu(layer.fc1(x))))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace. is deprecated", "ignore:.torch.jit.trace_method. is deprecated")
+def test_a_trace_made_without_gradients_can_be_differentiated():
+    layer, x = FeedForward(6, 10), torch.randn(2, 5, 6)
+    with torch.no_grad():
+        traced = torch.jit.trace(layer, x)
+    torch.testing.assert_close(traced(x), layer(x))
+    assert traced(x).requires_grad
+    assert torch.fx.symbolic_trace(layer)(x).shape == x.shape
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own forward derivatives use it

@@ -25,6 +25,13 @@ def exporting() -> bool:
     return torch.compiler._is_exporting_flag
 
 
+def intercepted() -> bool:
+    """Whether something looks at the operators that are called: torch.compile, a tracer, a counter."""
+    if torch.compiler.is_compiling():
+        return True
+    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None
+
+
 @torch.compiler.assume_constant_result  # a call that torch 2.11 cannot trace; torch.compile guards the stack itself
 def _transforming() -> bool:
     return torch._C._functorch.get_dynamic_layer_stack_depth() > 0

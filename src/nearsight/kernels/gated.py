@@ -48,7 +48,7 @@ def _joint(
 ) -> Tensor:
     weights, share = _weights(v_pos, pos_bias, gate, grid_size, qkv.dtype)
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in (qkv, weights, share))
-    scale = qkv.shape[-1] ** -0.5 if scale is None else scale
+    scale = qkv.shape[-1] ** -0.5 if scale is None else float(scale)
     return gated_joint.attend_gated(qkv, weights, share, scale, keep)[0]
 
 

@@ -143,6 +143,8 @@ def _setup_context(ctx, inputs, output):
 
 
 def _backward(ctx, gradient, _):
+    if gradient is None:
+        return None, None, None, None, None
     qkv, weights, share, log_sum = ctx.saved_tensors
     grads = attend_gated_backward(gradient, qkv, weights, share, log_sum, ctx.scale)
     return grads[0], grads[1].to(weights.dtype), grads[2].to(share.dtype), None, None

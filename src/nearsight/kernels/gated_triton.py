@@ -104,8 +104,8 @@ def _setup_context(ctx, inputs, output):
 
 
 def _backward(ctx, gradient):
-    weights, scale = ctx.saved_tensors[2:]
-    grads = mix_positions_backward(gradient, *ctx.saved_tensors)
+    content, value, weights, scale = ctx.saved_tensors  # once: checkpoints give them out once
+    grads = mix_positions_backward(gradient, content, value, weights, scale)
     return grads[0], grads[1], grads[2].to(weights.dtype), grads[3].to(scale.dtype)
 
 

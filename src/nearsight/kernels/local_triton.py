@@ -133,6 +133,8 @@ def _setup_context(ctx, inputs, output):
 
 
 def _backward(ctx, grad_output, _):
+    if grad_output is None:
+        return None, None, None, None, None, None, None
     saved = ctx.saved_tensors
     grads = local_attention_backward(grad_output, *saved, ctx.kernel_size, ctx.mask)
     return *(None if x is None else grad for x, grad in zip(saved[:3], grads, strict=True)), None, None, None, None

@@ -9,14 +9,11 @@ import torch
 from torch import Tensor, nn
 from triton import JITFunction
 
+from .dispatch import intercepted
+
 # torch.compile's caches on disk know a graph by its operators and their arguments, not by what the backward pass
 # launches: with this among them, no kernel of an earlier installation is ever launched.
 EDITION = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
-
-
-def _intercepted() -> bool:
-    """Whether something looks at the operators that are called: torch.compile, a tracer, a counter."""
-    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0
 
 
 def wrap_triton(kernel: Callable[..., Any]) -> Any:
@@ -25,15 +22,22 @@ def wrap_triton(kernel: Callable[..., Any]) -> Any:
     Kernels of Triton's interpreter are never wrapped: torch 2.11 refuses them. Call it by this name and with the
     kernel's: torch looks for both in an operator's source, for its caches' keys.
     """
-    return torch.library.wrap_triton(kernel) if isinstance(kernel, JITFunction) and _intercepted() else kernel
+    return torch.library.wrap_triton(kernel) if isinstance(kernel, JITFunction) and intercepted() else kernel
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether a kernel may read its memory: no subclass, no batch of vmap's, nothing that torch has yet to compute."""
+    kind = type(tensor) in (Tensor, nn.Parameter) and torch._C._has_storage(tensor)
+    return kind and not tensor.is_neg() and not tensor._is_zerotensor()
 
 
 class Operator:
     """A function that launches kernels, as the operator `nearsight::<its name>`.
 
-    Whatever intercepts operators meets that one; inductor repeats its launches without the Python around them. Where
-    nothing does, torch's way to it is half of what a call costs the processor, which in eager mode is what a small
-    model waits for. Then the function is called as it is, or through autograd's own `Function`.
+    torch.compile, tracers, dispatch modes and the profiler meet that one; inductor repeats its launches without the
+    Python around them. Where none of them is there, torch's way to it is a third to a half of what a call costs the
+    processor, which in eager mode is what a small model waits for. Then the function is called as it is, or through
+    autograd's own `Function`.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -58,7 +62,7 @@ class Operator:
 
     def __call__(self, *arguments: Any) -> Any:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        if _intercepted() or any(type(tensor) not in (Tensor, nn.Parameter) for tensor in tensors):
+        if intercepted() or torch.autograd._profiler_enabled() or not all(map(_is_plain, tensors)):
             return self.registered(*arguments)
         if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors):
             return self.function(*arguments)

@@ -47,19 +47,20 @@ class Block(nn.Module):
         self.mlp = FeedForward(width, int(width * mlp_ratio), drop=proj_drop)
         self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
 
-    def forward(self, x: Tensor, grid_size: Grid) -> Tensor:
-        x = x + self.drop_path(self.attn(self.norm1(x), grid_size))
+    def _after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
+        x = x + self.drop_path(attended)
         return x + self.drop_path(self.mlp(self.norm2(x)))
+
+    def forward(self, x: Tensor, grid_size: Grid) -> Tensor:
+        return self._after_attention(x, self.attn(self.norm1(x), grid_size))
 
     def forward_first(self, x: Tensor, num_tokens: int) -> Tensor:
         """What `forward` makes of the first tokens; the others are attended to and no more. For plain attention."""
-        x = x[:, :num_tokens] + self.drop_path(self.attn(self.norm1(x), num_queries=num_tokens))
-        return x + self.drop_path(self.mlp(self.norm2(x)))
+        return self._after_attention(x[:, :num_tokens], self.attn(self.norm1(x), num_queries=num_tokens))
 
     def forward_with_weights(self, x: Tensor, grid_size: Grid) -> tuple[Tensor, Tensor]:
-        y, weights = self.attn(self.norm1(x), grid_size, need_weights=True)
-        x = x + self.drop_path(y)
-        return x + self.drop_path(self.mlp(self.norm2(x))), weights
+        attended, weights = self.attn(self.norm1(x), grid_size, need_weights=True)
+        return self._after_attention(x, attended), weights
 
 
 class VisionTransformer(nn.Module):
@@ -254,30 +255,32 @@ class VisionTransformer(nn.Module):
     def _run_block(self, index: int, x: Tensor, grid_size: Grid) -> Tensor:
         return self._kept_lean(self.blocks[index], self.before_block(index, x), grid_size)
 
+    def _run_blocks(self, images: Tensor, count: int) -> Tensor:
+        """Images → tokens after the first `count` blocks."""
+        x, grid_size = self.embed(images)
+        for index in range(count):
+            x = self._run_block(index, x, grid_size)
+        return x
+
     def forward_features(self, images: Tensor) -> Tensor:
         """Images → normalised tokens [B, prefix + N, width]."""
-        x, grid_size = self.embed(images)
-        for index in range(len(self.blocks)):
-            x = self._run_block(index, x, grid_size)
-        return self.norm(x)
+        return self.norm(self._run_blocks(images, len(self.blocks)))
 
     def read_features(self, images: Tensor) -> Tensor:
         """The normalised tokens that the heads read, [B, prefix, width]: `forward_features` without what nobody reads.
 
         In the last block patches are attended to and go nowhere, so that only class and distillation token attend and
-        are fed forward: a fifteenth less arithmetic. Where the patches are averaged, where a hook watches, and on the
-        meta device, which counts what the papers count, nothing is left out.
+        are fed forward: a sixteenth less arithmetic in twelve blocks. Nothing is left out where the patches are
+        averaged, where somebody may see it (hooks, which FSDP2 has as well) or has changed it (a wrapped block, a
+        subclass), and on the meta device, which counts what the papers count.
         """
         last = self.blocks[-1]
-        assert isinstance(last, Block)
-        if type(last.attn) is not SelfAttention or self.pool == "mean":
+        if type(last) is not Block or type(last.attn) is not SelfAttention or type(self) is not VisionTransformer:
             return self.forward_features(images)
-        if images.is_meta or is_watched(last, self.norm):
+        if self.pool == "mean" or images.is_meta or is_watched(last, self.norm):
             return self.forward_features(images)
-        x, grid_size = self.embed(images)
-        for index in range(len(self.blocks) - 1):
-            x = self._run_block(index, x, grid_size)
-        x = self.before_block(len(self.blocks) - 1, x)
+        before = len(self.blocks) - 1
+        x = self.before_block(before, self._run_blocks(images, before))
         return self.norm(self._kept_lean(last.forward_first, x, self.num_prefix_tokens))
 
     def forward_attention(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:

@@ -1,11 +1,10 @@
 """The other half of a transformer's block."""
 
-import torch
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..kernels.dispatch import plain_operators_needed
+from ..kernels.dispatch import intercepted, plain_operators_needed
 from .checks import require_positive
 from .watched import is_bare
 
@@ -34,11 +33,9 @@ class FeedForward(nn.Module):
         the system in each block, and on a CPU getting it again, page by page, took a fifth of ConViT-Ti's time.
         """
         ours_alone = type(hidden) is Tensor and is_bare(self.fc1, nn.Linear) and is_bare(self.act, nn.GELU)
-        if hidden.requires_grad or not ours_alone:
+        if not ours_alone or hidden.requires_grad or intercepted() or plain_operators_needed() is not None:
             return self.act(hidden)
-        if torch.compiler.is_compiling() or plain_operators_needed() is not None:
-            return self.act(hidden)
-        return F.gelu(hidden, out=hidden)  # type: ignore[call-arg]
+        return F.gelu(hidden, approximate=self.act.approximate, out=hidden)  # type: ignore[call-arg]
 
     def forward(self, x: Tensor) -> Tensor:
         return self.drop(self.fc2(self.drop(self._activate(self.fc1(x)))))
