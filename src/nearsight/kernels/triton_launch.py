@@ -35,7 +35,7 @@ class Operator:
     """A function that launches kernels, as the operator `nearsight::<its name>`.
 
     torch.compile, tracers, dispatch modes and the profiler meet that one; inductor repeats its launches without the
-    Python around them. Where none of them is there, torch's way to it is a third to a half of what a call costs the
+    Python around them. Where none of them is there, torch's way to it is a quarter to a half of what a call costs the
     processor, which in eager mode is what a small model waits for. Then the function is called as it is, or through
     autograd's own `Function`.
     """
