@@ -18,6 +18,7 @@ from .gated_layout import (
     known_sizes,
     packed_places,
     places,
+    positions_outside,
     stride_unit,
 )
 from .gated_triton import weight_gradient
@@ -28,9 +29,8 @@ LOG2_E = 1.4426950408889634
 
 def _outputs(qkv: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
     """Empty: the result [B, N, n, d], and the log-sum-exp [B, n, N] where it is kept."""
-    batch, tokens, _, num_heads, head_dim = qkv.shape
-    tokens, num_heads, head_dim = int(tokens), int(num_heads), int(head_dim)  # the batch alone may stay symbolic
-    output = qkv.new_empty(batch, tokens, num_heads, head_dim)  # joining the heads copies nothing
+    output = positions_outside(qkv.select(2, 0).transpose(1, 2))
+    batch, tokens, num_heads, _ = output.shape
     return output, qkv.new_empty((batch, num_heads, tokens) if keep else (0,), dtype=torch.float32)
 
 
