@@ -50,7 +50,8 @@ def layers(
     repeats
         Rounds whose median is shown.
     explain
-        Say which backend runs at each stage (and GPSA's on each grid), why the others do not, and measure nothing.
+        Say which backend runs at each stage (and GPSA's on each grid, and a linear layer's), why the others do not,
+        and measure nothing.
     device
         Where to measure.
     out
@@ -58,7 +59,16 @@ def layers(
     """
     import torch
 
-    from .bench_layers import COLUMNS, GRIDS, PEERS, STAGES, explain_gated, explain_stage, measure_stage
+    from .bench_layers import (
+        COLUMNS,
+        GRIDS,
+        PEERS,
+        STAGES,
+        explain_feed_forward,
+        explain_gated,
+        explain_stage,
+        measure_stage,
+    )
     from .bench_measure import as_table, environment, require_folder, write_results
 
     place = _pick_device(device)
@@ -72,6 +82,7 @@ def layers(
     if explain:
         print("\n".join(explain_stage(channels, side, size, dtype, place) for channels, side in STAGES))
         print("\n".join(explain_gated(side, 1, dtype, place) for side in GRIDS))
+        print(explain_feed_forward(size, dtype, place))
         return 0
     rows = []
     for channels, side in STAGES:

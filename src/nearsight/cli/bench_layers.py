@@ -8,7 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from ..functional import local as equations
-from ..kernels import explain_gated_positional_attention, explain_local_attention, local_attention
+from ..kernels import (
+    explain_gated_positional_attention,
+    explain_linear,
+    explain_local_attention,
+    local_attention,
+)
 from ..nn import LocalSelfAttention2d
 from .bench_measure import Row, device_ms, median_ms, peak_memory
 
@@ -146,3 +151,10 @@ def explain_gated(side: int, batch: int, dtype: torch.dtype, device: torch.devic
     v_pos, gate = torch.zeros(num_heads, 3, device=device), torch.zeros(num_heads, device=device)
     verdicts = explain_gated_positional_attention(qkv, v_pos, gate, gate, grid_size=(side, side))
     return "\n".join(f"GPSA {side}²: {verdict}" for verdict in verdicts)
+
+
+def explain_feed_forward(batch: int, dtype: torch.dtype, device: torch.device) -> str:
+    """The same for the first linear layer of ConViT-Ti's feed-forward blocks."""
+    tokens, weight = torch.empty(batch, 196, 192, device=device, dtype=dtype), torch.empty(768, 192, device=device)
+    verdicts = explain_linear(tokens, weight.to(dtype))
+    return "\n".join(f"linear 192 → 768, {batch} × 196 tokens: {verdict}" for verdict in verdicts)

@@ -25,9 +25,17 @@ def environment(device: torch.device) -> dict[str, str]:
             known[package] = version(package)
         except PackageNotFoundError:
             continue
-    cpu = platform.processor() or platform.machine()
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"{cpu}, {torch.get_num_threads()} threads"
+    threads = f"{_processor_name()}, {torch.get_num_threads()} threads"
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else threads
     return {"hardware": name, "python": platform.python_version(), **known}
+
+
+def _processor_name() -> str:
+    """Linux knows it by the name its maker gave it, Python by its architecture at most."""
+    listed = Path("/proc/cpuinfo")
+    lines = listed.read_text().splitlines() if listed.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def synchronize(device: torch.device) -> None:

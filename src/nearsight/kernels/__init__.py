@@ -1,10 +1,11 @@
-"""The equations of `functional`, faster, behind one dispatch; `backend=` forces one. Both take q, k and v packed."""
+"""The equations of `functional`, faster, behind one dispatch; `backend=` forces one. Attention takes q, k, v packed."""
 
 import torch
 
 from . import arithmetic
 from .dispatch import HAS_TRITON, Verdict
 from .gated import explain_gated_positional_attention, gated_positional_attention
+from .linear_layer import explain_linear, linear
 from .local import explain_local_attention, local_attention
 from .stem import spatially_aware_values
 
@@ -15,8 +16,10 @@ if HAS_TRITON:
 __all__ = [
     "Verdict",
     "explain_gated_positional_attention",
+    "explain_linear",
     "explain_local_attention",
     "gated_positional_attention",
+    "linear",
     "local_attention",
     "spatially_aware_values",
 ]

@@ -5,6 +5,8 @@ more where position is a product of its own. The equations are counted on the me
 What a backward pass computes again is left out.
 """
 
+import math
+
 from torch.utils.flop_counter import register_flop_formula
 
 
@@ -27,8 +29,20 @@ def joint_flops(qkv_shape) -> int:
     return 4 * batch * num_heads * tokens * tokens * head_dim
 
 
+def linear_flops(x_shape, weight_shape) -> int:
+    return 2 * math.prod(x_shape) * weight_shape[0]
+
+
 def register(operators) -> None:
     """Tells torch's counter about the operators of the `nearsight` namespace that exist."""
+
+    @register_flop_formula(operators.linear)
+    def _(x, weight, bias, out_shape=None, **_):
+        return linear_flops(x, weight)
+
+    @register_flop_formula(operators.linear_backward)
+    def _(gradient, x, weight, out_shape=None, **_):
+        return 2 * linear_flops(x, weight)
 
     @register_flop_formula(operators.local_attention_cpu)
     def _(projected, row, col, kernel_size, mask, out_shape=None, **_):

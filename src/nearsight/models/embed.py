@@ -1,7 +1,8 @@
 """From images to tokens: patches projected at once, or a few strided convolutions."""
 
 from torch import Tensor, nn
-from torch.nn import functional as F
+
+from ..kernels import linear
 
 
 class PatchEmbed(nn.Module):
@@ -20,7 +21,7 @@ class PatchEmbed(nn.Module):
         size = self.proj.kernel_size[0]
         cut = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))  # [B, C, rows, size, cols, size]
         patches = cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # [B, N, C · size · size]
-        return F.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
+        return linear(patches, self.proj.weight.flatten(1), self.proj.bias)
 
 
 class ConvPatchEmbed(nn.Module):

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 from .. import functional as equations
 from ..geometry import Grid
 from .checks import require_divisible, require_tokens
+from .linear import Linear
 
 
 class SelfAttention(nn.Module):
@@ -16,8 +17,8 @@ class SelfAttention(nn.Module):
     def __init__(self, dim: int, num_heads: int, *, qkv_bias: bool = False, proj_drop: float = 0.0) -> None:
         super().__init__()
         self.dim, self.num_heads, self.head_dim = dim, num_heads, require_divisible(dim, num_heads)
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
-        self.proj = nn.Linear(dim, dim)
+        self.qkv = Linear(dim, 3 * dim, bias=qkv_bias)
+        self.proj = Linear(dim, dim)
         self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 

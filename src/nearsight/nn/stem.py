@@ -70,7 +70,8 @@ class AttentionStem2d(nn.Module):
                 "resize or pad the images"
             )
         pixels = x.permute(0, 2, 3, 1)
-        query, key = F.linear(pixels, self.query_key.flatten(0, 1)).unflatten(-1, (2, self.num_heads, -1)).unbind(3)
+        projected = kernels.linear(pixels, self.query_key.flatten(0, 1))
+        query, key = projected.unflatten(-1, (2, self.num_heads, -1)).unbind(3)
         value = self._values(x, pixels).unflatten(-1, (self.num_heads, -1))
         weights = equations.block_attention_weights(query, key, self.block_size)
         y = equations.apply_block_weights(weights, value, self.block_size).flatten(3).permute(0, 3, 1, 2)
