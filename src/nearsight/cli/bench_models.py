@@ -78,10 +78,17 @@ def entries() -> list[Entry]:
     return listed
 
 
-def measure(entry: Entry, compiled: bool, batch: int, device: torch.device, *, train: bool, repeats: int) -> list[Row]:
+def _at_once() -> None:
+    return None
+
+
+def measure(
+    entry: Entry, compiled: bool, batch: int, device: torch.device, *,
+    train: bool, repeats: int, wait: Callable[[], None] = _at_once,
+) -> list[Row]:  # fmt: skip
     """Images a second and memory of one model, eager or compiled; compiled on a GPU, a second row has the graph's.
 
-    bfloat16 autocast on a GPU, float32 on a CPU.
+    bfloat16 autocast on a GPU, float32 on a CPU. `wait` is called when all is compiled and before anything is timed.
     """
     torch.manual_seed(0)
     torch._dynamo.reset()
@@ -115,6 +122,7 @@ def measure(entry: Entry, compiled: bool, batch: int, device: torch.device, *, t
         step(sets[0])
         used = peak_memory(step, sets[0], device)
         rows[0][f"{what} GiB"] = used / 2**30
+    wait()
     for what, step in steps.items():
         model.train(what == "training")
         for row, timer in zip(rows, timers.values(), strict=True):

@@ -42,11 +42,15 @@ class Threads:
 
 @dataclass(frozen=True)
 class Dense:
-    """A program's tile is `rows` × `cols` pixels of one head, against `step` rows of its halo at a time."""
+    """A program's tile is `rows` × `cols` pixels of one head, against `step` rows of its halo at a time.
+
+    Of these steps `stages` are under way at once: the one computed, and those whose keys are being read.
+    """
 
     rows: int
     cols: int
     step: int
+    stages: int = 2
     max_registers: int | None = None
 
 
@@ -141,7 +145,7 @@ def _launch_dense(kernel: Any, tiling: Dense, tensors: dict[str, Tensor], kernel
         HEAD_DIM=head_dim, D=max(16, next_power_of_2(head_dim)),
         ROWS=tiling.rows, COLS=tiling.cols, HALO_ROWS=halo_rows, HALO_COLS=halo_cols, STEP=tiling.step,
         ENTRIES=_table_entries(kernel_size), TERM_PARTS=TERM_PARTS[projected.dtype], HAS_KEY=num_parts == 3,
-        num_warps=1, num_stages=2, **flags, **_compile_options(tiling),
+        num_warps=1, num_stages=tiling.stages, **flags, **_compile_options(tiling),
     )  # fmt: skip
 
 

@@ -56,9 +56,12 @@ def _dense_tilings(head_dim: int, kernel_size: int) -> Tilings:
         step = max(1, KEYS_AT_ONCE // next_power_of_2(cols + kernel_size - 1))
         shapes.append(Dense(rows, cols, step))
     tiling = min(shapes, key=lambda shape: math.prod(halo_sides(shape, kernel_size)))
-    # At 32 channels a few spilled registers cost less than the warps they would keep out.
-    capped = replace(tiling, max_registers=128) if 16 < head_dim <= 32 else tiling
-    return Tilings(forward=tiling, backward_query=capped, backward_key_value=tiling)
+    by_queries = by_keys = tiling
+    if head_dim <= 16:  # what is read is small enough to be read two steps ahead
+        by_queries = by_keys = replace(tiling, stages=3)
+    elif head_dim <= 32:  # a few spilled registers cost less than the warps they would keep out
+        by_queries = replace(tiling, max_registers=128)
+    return Tilings(forward=tiling, backward_query=by_queries, backward_key_value=by_keys)
 
 
 @Operator
