@@ -31,7 +31,7 @@ def test_the_first_that_can_run_is_chosen(number, expected):
 
 def test_a_forced_backend_runs_or_says_why_not():
     assert choose(BACKENDS, "any", 4).name == "any"
-    with pytest.raises(ValueError, match="'even' cannot run here: 3 is odd"):
+    with pytest.raises(ValueError, match="'even' cannot run here: 3 is odd; without `backend` one that can is taken"):
         choose(BACKENDS, "even", 3)
     with pytest.raises(ValueError, match="'fast' is unknown; choose one of even, any"):
         choose(BACKENDS, "fast", 3)
@@ -92,6 +92,13 @@ def test_gpsa_refuses_shapes_that_kernels_would_misread(grid_size, heads, messag
     qkv, v_pos, gate = torch.zeros(1, 35, 3, 2, 8), torch.zeros(heads, 3), torch.zeros(heads)
     with pytest.raises(ValueError, match=message):
         gated_positional_attention(qkv, v_pos, gate, gate, grid_size=grid_size)
+
+
+def test_kinds_of_arguments_that_make_no_sense_are_refused():
+    with pytest.raises(ValueError, match=r"floating-point type, not torch.int32"):
+        local_attention(torch.zeros(1, 3, 5, 3, 2, 4, dtype=torch.int32), kernel_size=3)
+    with pytest.raises(ValueError, match=r"grid_size is \(rows, cols\) of patches, not 5"):
+        gated_positional_attention(torch.zeros(1, 25, 3, 2, 8), torch.zeros(2, 3), *[torch.zeros(2)] * 2, grid_size=5)
 
 
 def test_images_beyond_32_bit_places_are_left_to_others(monkeypatch):

@@ -1,5 +1,7 @@
 """Linear layers by oneDNN: the same numbers, no copies, and only where they are faster."""
 
+import warnings
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -7,15 +9,26 @@ from torch.utils.flop_counter import FlopCounterMode
 from watching import Watching
 
 from nearsight.kernels import explain_linear, linear, linear_layer
-from nearsight.nn import FeedForward, Linear
+from nearsight.nn import FeedForward
 
-SHAPES = {  # of the input, with enough images or pixels for torch to take oneDNN even with one thread
-    "rows": (611, 24),
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
+
+SHAPES = {  # of the input; of one image torch takes oneDNN from 20 480 numbers on
+    "rows": (611, 48),
     "tokens": (17, 13, 24),
     "pixels": (17, 5, 7, 24),
-    "one token": (17, 1, 24),
-    "one image": (1, 29, 24),
+    "one token": (431, 1, 48),
+    "one image": (1, 457, 48),
 }
+
+
+@pytest.fixture(autouse=True)
+def two_threads():
+    """With one, torch would convolve few images by MKL."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture
@@ -98,6 +111,14 @@ def test_inputs_that_do_not_lie_densely_are_the_same_to_it():
     torch.testing.assert_close(by_convolution(x, weight), F.linear(x, weight))
 
 
+def outcome(function, *tensors):
+    """The shape of a result, or the words of torch's own error."""
+    try:
+        return function(*tensors).shape
+    except RuntimeError as error:
+        return str(error)
+
+
 class Marked(torch.Tensor):
     """A tensor of a kind of its own."""
 
@@ -109,6 +130,9 @@ class Marked(torch.Tensor):
         (torch.zeros(2, 3, 8, device="meta"), torch.zeros(4, 8, device="meta"), "on meta, not on a CPU"),
         (torch.zeros(0, 3, 8), torch.zeros(4, 8), "no rows to compute"),
         (torch.zeros(8), torch.zeros(4, 8), "no rows to compute"),
+        (torch.zeros(2, 3, 8), torch.zeros(4, 9), r"x of shape (2, 3, 8) does not fit a weight of shape (4, 9)"),
+        (torch.zeros(2, 3, 8), torch.zeros(8), r"does not fit a weight of shape (8,)"),
+        (torch.zeros(2, 3, 8), torch.zeros(4, 8).to_sparse(), "a kind of its own"),
         (torch.zeros(2, 3, 8).as_subclass(Marked), torch.zeros(4, 8), "a kind of its own"),
     ],
 )
@@ -116,7 +140,7 @@ def test_what_it_is_not_for_is_refused_and_left_to_torch(another_processor, x, w
     onednn, torchs = explain_linear(x, weight)
     assert reason in str(onednn)
     assert torchs.chosen
-    assert linear(x, weight).shape == F.linear(x, weight).shape
+    assert outcome(linear, x, weight) == outcome(F.linear, x, weight)
     with pytest.raises(ValueError, match="'onednn' cannot run here"):
         linear(x, weight, backend="onednn")
 
@@ -140,20 +164,33 @@ def test_autocast_and_a_switched_off_library_are_heeded(another_processor, monke
 )
 def test_the_processor_decides(monkeypatch, capability, processor, expected):
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    monkeypatch.setattr(linear_layer, "_processor", lambda: processor)
-    monkeypatch.setattr(linear_layer, "SMALLEST", 1)
-    assert str(explain_linear(torch.zeros(2, 3, 8), torch.zeros(4, 8))[0]).startswith(expected)
+    monkeypatch.setattr(linear_layer, "processor_listing", lambda: processor)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    assert str(explain_linear(torch.zeros(2, 128, 256), torch.zeros(256, 256))[0]).startswith(expected)
 
 
-def test_little_work_is_left_to_torch(another_processor):
-    weight = torch.zeros(256, 256)
-    few, many = (explain_linear(torch.zeros(1, rows, 256), weight)[0] for rows in (255, 256))
-    assert "too little work" in str(few)
+@pytest.mark.parametrize(
+    ("rows", "channels", "said"),
+    [
+        (256, 256, "runs"),
+        (255, 4096, "fewer than 256 rows are too little work"),
+        (256, 255, "fewer than 16777216 multiply-adds are too little work"),
+    ],
+)
+def test_little_work_is_left_to_torch(another_processor, rows, channels, said):
+    assert said in str(explain_linear(torch.zeros(1, rows, channels), torch.zeros(256, channels))[0])
+
+
+def test_one_thread_and_few_images_are_left_to_torch(another_processor, monkeypatch):
+    monkeypatch.setattr(linear_layer, "_num_threads", lambda: 1)
+    few, many = (explain_linear(torch.zeros(images, 64, 256), torch.zeros(256, 256))[0] for images in (15, 16))
+    assert "with one thread" in str(few)
     assert many.chosen
 
 
 def test_layers_take_it_as_they_are_and_compiled_but_not_exported(another_processor, monkeypatch):
-    monkeypatch.setattr(linear_layer, "SMALLEST", 1)
+    monkeypatch.setattr(linear_layer, "FEWEST_ROWS", 1)
+    monkeypatch.setattr(linear_layer, "FEWEST_MULTIPLY_ADDS", 1)
     layer, x = FeedForward(8, 12).eval(), torch.randn(17, 5, 8)
     with Watching() as watching:
         expected = layer(x)
@@ -165,11 +202,54 @@ def test_layers_take_it_as_they_are_and_compiled_but_not_exported(another_proces
     torch.testing.assert_close(torch.compile(layer, fullgraph=True, backend="aot_eager")(x), expected)
 
 
-def test_a_layer_has_the_parameters_of_torch_s_own():
-    ours, theirs = Linear(3, 5), torch.nn.Linear(3, 5)
-    theirs.load_state_dict(ours.state_dict())
-    x = torch.randn(2, 3)
-    assert torch.equal(ours(x), theirs(x))
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_torch_takes_onednn_for_it(shape):
+    x, weight, bias = (tensor.detach() for tensor in arguments(shape))
+    sizes = ((1, 1), (0, 0), (1, 1), False, (0, 0), 1)  # stride, padding, dilation, …
+    chosen = torch._C._select_conv_backend(linear_layer._maps(x), linear_layer._kernel(weight), bias, *sizes, None)
+    assert "Mkldnn" in str(chosen)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's own forward derivatives use it
+def test_compiled_forward_derivatives_are_not_lost(another_processor, backend):
+    x, weight, bias = (tensor.detach() for tensor in arguments((17, 64, 128), outputs=128))
+    direction = torch.randn_like(x)
+
+    def tangent(x, direction):
+        return torch.func.jvp(lambda x: linear(x, weight, bias), (x,), (direction,))[1]
+
+    assert explain_linear(x, weight, bias)[0].chosen
+    torch._dynamo.reset()
+    found = torch.compile(tangent, fullgraph=True, backend=backend)(x, direction)
+    torch.testing.assert_close(found, F.linear(direction, weight), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("frozen", [(0,), (1, 2), (2,)])
+def test_the_operator_computes_needed_gradients_only(frozen):
+    tensors = arguments(SHAPES["tokens"])
+    for index in frozen:
+        tensors[index].requires_grad_(False)
+    learning = [tensor for tensor in tensors if tensor.requires_grad]
+    with FlopCounterMode(display=False) as counter:
+        found = torch.autograd.grad(torch.ops.nearsight.linear(*tensors).square().sum(), learning)
+    products = 1 + tensors[0].requires_grad + tensors[1].requires_grad
+    assert counter.get_total_flops() == products * 2 * tensors[0].numel() * len(tensors[1])
+    torch.testing.assert_close(
+        found, torch.autograd.grad(F.linear(*tensors).square().sum(), learning), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_linear_layers_stay_torch_s_own():
+    """So that adapters, quantisation and tracers know them."""
+    layer = FeedForward(8, 12)
+    assert type(layer.fc1) is type(layer.fc2) is torch.nn.Linear
+    quantized = torch.ao.nn.quantized.dynamic.Linear
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own deprecation
+        made = torch.ao.quantization.quantize_dynamic(layer, {torch.nn.Linear}, dtype=torch.qint8)
+    assert type(made.fc1) is type(made.fc2) is quantized
+    assert made(torch.randn(2, 3, 8)).shape == (2, 3, 8)
 
 
 def test_its_arithmetic_is_counted_whichever_way_it_is_called():

@@ -41,8 +41,8 @@ def register(operators) -> None:
         return linear_flops(x, weight)
 
     @register_flop_formula(operators.linear_backward)
-    def _(gradient, x, weight, out_shape=None, **_):
-        return 2 * linear_flops(x, weight)
+    def _(gradient, x, weight, for_x, for_weight, for_bias, out_shape=None, **_):
+        return (for_x + for_weight) * linear_flops(x, weight)
 
     @register_flop_formula(operators.local_attention_cpu)
     def _(projected, row, col, kernel_size, mask, out_shape=None, **_):

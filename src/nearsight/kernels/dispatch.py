@@ -73,7 +73,8 @@ def no_triton_here(tensor: Tensor) -> str | None:
     return _device_trouble(tensor.get_device())
 
 
-def _nothing(*arguments: Any, **options: Any) -> None:
+def nothing_against(*arguments: Any, **options: Any) -> None:
+    """What a backend says that can always run."""
     return None
 
 
@@ -87,7 +88,7 @@ class Backend:
     name: str
     refusal: Callable[..., str | None]
     run: Callable[..., Tensor]
-    reservation: Callable[..., str | None] = _nothing
+    reservation: Callable[..., str | None] = nothing_against
 
 
 @dataclass(frozen=True)
@@ -126,7 +127,7 @@ def choose(backends: Sequence[Backend], forced: str | None, *arguments: Any, **o
     backend = named(backends, forced)
     refusal = backend.refusal(*arguments, **options)
     if refusal is not None:
-        raise ValueError(f"backend {forced!r} cannot run here: {refusal}")
+        raise ValueError(f"backend {forced!r} cannot run here: {refusal}; without `backend` one that can is taken")
     return backend
 
 

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from ..functional import attention as reference
 from ..functional.attention import positional_axis_weights
 from ..geometry import Grid
-from .dispatch import HAS_TRITON, Backend, Verdict, choose, no_triton_here, verdicts
+from .dispatch import HAS_TRITON, Backend, Verdict, choose, no_triton_here, nothing_against, verdicts
 from .gated_layout import heads_outside
 
 LONGEST_ROW = 256  # keys of a 16×16 grid: the joint kernel holds a row of them in registers
@@ -122,18 +122,14 @@ def _dense_reservation(qkv: Tensor, *parameters: Tensor, **options) -> str | Non
     return None
 
 
-def _always(*arguments: Tensor, **options) -> None:
-    return None
-
-
 if HAS_TRITON:
     from . import gated_joint, gated_positions, gated_triton, triton_launch
 
 BACKENDS = [
     Backend("joint", _joint_refusal, _joint),
     Backend("fused", _fused_refusal, _fused, _dense_reservation),
-    Backend("dense", _always, _dense, _dense_reservation),
-    Backend("separable", _always, _separable),
+    Backend("dense", nothing_against, _dense, _dense_reservation),
+    Backend("separable", nothing_against, _separable),
 ]
 
 
@@ -142,6 +138,8 @@ def _check(qkv: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor, grid_size
     if qkv.dim() != 5 or qkv.shape[2] != 3:
         raise ValueError(f"qkv must be [batch, positions, 3, heads, channels], not of shape {tuple(qkv.shape)}")
     _, positions, _, num_heads, _ = qkv.shape
+    if isinstance(grid_size, int):
+        raise ValueError(f"grid_size is (rows, cols) of patches, not {grid_size}")
     if grid_size[0] * grid_size[1] != positions:
         raise ValueError(f"grid_size={tuple(grid_size)} does not have the {positions} positions of qkv")
     shapes = [tuple(x.shape) for x in (v_pos, pos_bias, gate)]

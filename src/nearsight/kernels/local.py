@@ -5,11 +5,7 @@ from torch import Tensor
 from ..functional import local as equation
 from ..functional.local import Border, query_key_value
 from . import local_cpu
-from .dispatch import HAS_TRITON, Backend, Verdict, choose, no_triton_here, verdicts
-
-
-def _always(*arguments: Tensor | None, **options: object) -> None:
-    return None
+from .dispatch import HAS_TRITON, Backend, Verdict, choose, no_triton_here, nothing_against, verdicts
 
 
 def _reference(
@@ -34,7 +30,7 @@ else:
 BACKENDS = [
     _triton,
     Backend("cpu", local_cpu.refusal, local_cpu.run),
-    Backend("reference", _always, _reference),
+    Backend("reference", nothing_against, _reference),
 ]
 
 
@@ -46,6 +42,8 @@ def _check(
     if projected.dim() != 6 or projected.shape[3] not in (2, 3):
         shape = tuple(projected.shape)
         raise ValueError(f"the projection must be [batch, rows, cols, 2 or 3, heads, channels], not of shape {shape}")
+    if not projected.is_floating_point():
+        raise ValueError(f"the projection must be of a floating-point type, not {projected.dtype}")
     if kernel_size < 1 or stride < 1:
         raise ValueError(f"kernel_size and stride are at least 1, not {kernel_size} and {stride}")
     if border not in ("mask", "zeros"):

@@ -1,7 +1,6 @@
 """The equations with weights: layers that read like their papers."""
 
 from .feed_forward import FeedForward
-from .linear import Linear
 from .local import LocalSelfAttention2d
 from .positional import GatedPositionalSelfAttention, PositionalSelfAttention
 from .self_attention import SelfAttention
@@ -11,7 +10,6 @@ __all__ = [
     "AttentionStem2d",
     "FeedForward",
     "GatedPositionalSelfAttention",
-    "Linear",
     "LocalSelfAttention2d",
     "PositionalSelfAttention",
     "SelfAttention",

@@ -18,7 +18,7 @@ from .checks import (
     require_positive,
     require_tokens,
 )
-from .linear import Linear
+from .linear import apply_linear
 from .self_attention import identity_values
 from .watched import is_bare
 
@@ -55,9 +55,9 @@ class _GridAttention(nn.Module):
         require_positive(head_dim=self.head_dim)
         self.locality_strength, self.init, self.centers_on_patches = locality_strength, init, centers_on_patches
         inner = num_heads * self.head_dim
-        self.qk = Linear(dim, 2 * inner, bias=qkv_bias)
-        self.v = Linear(dim, inner, bias=qkv_bias)
-        self.proj = Linear(inner, dim if out_dim is None else out_dim)
+        self.qk = nn.Linear(dim, 2 * inner, bias=qkv_bias)
+        self.v = nn.Linear(dim, inner, bias=qkv_bias)
+        self.proj = nn.Linear(inner, dim if out_dim is None else out_dim)
         self.proj_drop = nn.Dropout(proj_drop)
         self.v_pos = nn.Parameter(torch.empty(num_heads, 3))
         # The softmax cancels this bias. The released weights carry it, so counts and round trips stay exact.
@@ -83,7 +83,7 @@ class _GridAttention(nn.Module):
         One product instead of one for each of `qk` and `v`: tokens are read once, and their gradient needs no sum.
         Where one of the two is more than its product (an adapter, a quantised layer, a hook on it), both are called.
         """
-        if not (is_bare(self.qk, Linear) and is_bare(self.v, Linear)):
+        if not (is_bare(self.qk, nn.Linear) and is_bare(self.v, nn.Linear)):
             return torch.cat((self.qk(x), self.v(x)), dim=-1).unflatten(-1, (3, self.num_heads, self.head_dim))
         weight = torch.cat((self.qk.weight, self.v.weight))
         bias = None if self.qk.bias is None else torch.cat((self.qk.bias, self.v.bias))
@@ -95,7 +95,7 @@ class _GridAttention(nn.Module):
         return query, key, value
 
     def _join(self, heads: Tensor) -> Tensor:
-        return self.proj_drop(self.proj(heads.transpose(1, 2).flatten(2)))
+        return self.proj_drop(apply_linear(self.proj, heads.transpose(1, 2).flatten(2)))
 
     def extra_repr(self) -> str:
         return (

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from .. import functional as equations
 from ..geometry import Grid
 from .checks import require_divisible, require_tokens
-from .linear import Linear
+from .linear import apply_linear
 
 
 class SelfAttention(nn.Module):
@@ -17,8 +17,8 @@ class SelfAttention(nn.Module):
     def __init__(self, dim: int, num_heads: int, *, qkv_bias: bool = False, proj_drop: float = 0.0) -> None:
         super().__init__()
         self.dim, self.num_heads, self.head_dim = dim, num_heads, require_divisible(dim, num_heads)
-        self.qkv = Linear(dim, 3 * dim, bias=qkv_bias)
-        self.proj = Linear(dim, dim)
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(proj_drop)
         self.reset_parameters()
 
@@ -42,7 +42,7 @@ class SelfAttention(nn.Module):
         """
         require_tokens(x, self.dim)
         batch, tokens, _ = x.shape
-        qkv = self.qkv(x).reshape(batch, tokens, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
+        qkv = apply_linear(self.qkv, x).reshape(batch, tokens, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
         query, key, value = qkv.unbind(0)
         query = query[:, :, :num_queries]
         if need_weights:
@@ -51,7 +51,7 @@ class SelfAttention(nn.Module):
         return self._join(F.scaled_dot_product_attention(query, key, value))
 
     def _join(self, heads: Tensor) -> Tensor:
-        return self.proj_drop(self.proj(heads.transpose(1, 2).flatten(2)))
+        return self.proj_drop(apply_linear(self.proj, heads.transpose(1, 2).flatten(2)))
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, head_dim={self.head_dim}"
