@@ -16,13 +16,13 @@ from pathlib import Path
 
 import torch
 
-from nearsight.cli.bench_measure import Row, as_table, environment, write_results
-from nearsight.cli.bench_models import COLUMNS, Entry, entries, measure, ratios
+from nearsight.cli.bench_measure import Row, as_row, as_table, environment, make_folder, write_results
+from nearsight.cli.bench_models import COLUMNS, Entry, entries, measure, ratios, wanted_entries
 
 CUDA = torch.device("cuda")
 
 
-def answer(asked: Connection, index: int, batch: int, repeats: int) -> None:
+def answer(asked: Connection, group: str, name: str, batch: int, repeats: int) -> None:
     """A process of one model: it says when all is compiled, waits for its turn, and sends what it measured."""
 
     def wait_for_turn() -> None:
@@ -30,21 +30,22 @@ def answer(asked: Connection, index: int, batch: int, repeats: int) -> None:
         asked.send("compiled")
         asked.recv()
 
-    timed = partial(measure, entries()[index], batch=batch, device=CUDA, train=True, repeats=repeats)
+    entry = next(entry for entry in entries() if (entry.group, entry.name) == (group, name))
+    timed = partial(measure, entry, batch=batch, device=CUDA, train=True, repeats=repeats)
     compiled = timed(compiled=True, wait=wait_for_turn)
     asked.send(timed(compiled=False) + compiled)
 
 
-def measure_together(wanted: list[tuple[int, Entry]], batch: int, repeats: int) -> list[Row]:
+def measure_together(wanted: list[Entry], batch: int, repeats: int) -> list[Row]:
     spawn = multiprocessing.get_context("spawn")
     askers: list[Connection] = []
-    for index, _ in wanted:
+    for entry in wanted:
         asker, asked = spawn.Pipe()
-        spawn.Process(target=answer, args=(asked, index, batch, repeats), daemon=True).start()
+        spawn.Process(target=answer, args=(asked, entry.group, entry.name, batch, repeats), daemon=True).start()
         asked.close()  # so that a process that dies is noticed
         askers.append(asker)
     alive = []
-    for asker, (_, entry) in zip(askers, wanted, strict=True):
+    for asker, entry in zip(askers, wanted, strict=True):
         try:
             alive.append((asker, entry, asker.recv()))
         except EOFError:
@@ -57,7 +58,7 @@ def measure_together(wanted: list[tuple[int, Entry]], batch: int, repeats: int) 
         except EOFError:
             print(f"{entry.group}, {entry.name}: failed, see above", flush=True)
             continue
-        print("\n".join(as_table(measured, COLUMNS).splitlines()[2:]), flush=True)
+        print("\n".join(as_row(row, COLUMNS) for row in measured), flush=True)
         rows += measured
     return rows
 
@@ -69,14 +70,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    words = options.only.split(",")
-    wanted = [
-        (index, entry)
-        for index, entry in enumerate(entries())
-        if entry.img_size == 224 and any(word in entry.group for word in words)
-    ]
+    wanted = [entry for entry in wanted_entries(options.only) if entry.img_size == 224]
+    make_folder(options.out)
+    print(as_table([], COLUMNS), flush=True)
     rows = measure_together(wanted, options.batch, options.repeats)
-    print("\n".join(ratios(rows)))
+    firsts = {entry.group: entry.name for entry in reversed(wanted)}  # which the others are compared with
+    whole = {row["group"] for row in rows if row["model"] == firsts[row["group"]]}
+    print("\n".join(ratios([row for row in rows if row["group"] in whole])))
     if options.out is not None:
         where = environment(CUDA) | {"batch": str(options.batch)}
         print(f"written to {write_results(options.out, 'models_together', rows, COLUMNS, where)}")

@@ -1,4 +1,4 @@
-"""The `models` verb in a real process, and the README's Python."""
+"""The `models` verb in a real process, and the Python of pages."""
 
 import json
 import re
@@ -14,7 +14,7 @@ from nearsight.models import count_cost, create_model, list_models
 from nearsight.models.flops import module_multiply_adds
 from nearsight.train.recipe_file import resolve_recipe
 
-README = Path(__file__).parents[2] / "README.md"
+ROOT = Path(__file__).parents[2]
 
 
 def nearsight(*arguments, **options):
@@ -79,8 +79,9 @@ def test_help_does_not_import_torch():
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, timeout=60)
 
 
-def test_the_readmes_python_runs():
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.S)
+@pytest.mark.parametrize("page", ["README.md", "docs/kernels.md"])
+def test_the_python_of_pages_runs(page):
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), flags=re.S)
     assert blocks
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})
+        exec(compile(block, page, "exec"), {})

@@ -14,7 +14,7 @@ from nearsight.cli.bench_models import Entry, measure, ratios
 
 def test_a_stage_has_a_row_for_each_peer_with_ratios_to_the_convolution():
     peers = ("conv", "attention", "layer", "unfold", "flex")
-    rows = measure_stage(16, 5, 1, torch.float32, torch.device("cpu"), peers, 1)
+    rows = list(measure_stage(16, 5, 1, torch.float32, torch.device("cpu"), peers, 1))
     assert [row["what"] for row in rows] == ["conv", "attention", "layer", "unfold"]  # FlexAttention needs a GPU here
     assert rows[0]["× conv"] == 1.0
     assert all(row["forward ms"] > 0 and row["forward+backward ms"] > 0 for row in rows)
@@ -36,7 +36,13 @@ def test_explain_names_the_backend_of_every_stage(capsys):
         (lambda: bench.models(out=Path(__file__)), "test_bench.py is a file; name a folder"),
         (lambda: bench.layers(out=Path(__file__) / "results"), "test_bench.py is a file; name a folder"),
         (lambda: bench.models(modes="eager,fast"), "fast is unknown"),
-        (lambda: bench.models(modes=","), "--modes is empty"),
+        (lambda: bench.models(modes=","), "--modes ',' names nothing"),
+        (lambda: bench.models(modes=""), "--modes is empty"),
+        (lambda: bench.models(only=","), "--only ',' names nothing; there are convit_tiny, "),
+        (lambda: bench.layers(only="a,b"), "a, b are unknown"),
+        (lambda: bench.layers(out=Path("/proc/results")), "/proc/results: cannot be made"),
+        (lambda: bench.layers(explain=True, out=Path("results")), "nothing to write"),
+        (lambda: bench.layers(batch=10**12, only="conv", device="cpu"), "does not fit into memory; use a smaller one"),
         (lambda: bench.models(repeats=0), "--repeats must be at least 1, not 0"),
         (lambda: bench.layers(only="conv, attention", batch=0), "--batch must be at least 1, not 0"),
         (lambda: bench.layers(only="flex", device="cpu"), "on a GPU only"),

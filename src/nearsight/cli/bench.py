@@ -1,5 +1,6 @@
 """`nearsight bench layers` and `nearsight bench models`: measured side by side in one run, on this machine."""
 
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -20,8 +21,19 @@ def _words(option: str, given: str, known: tuple[str, ...]) -> tuple[str, ...]:
     words = tuple(dict.fromkeys(word.strip() for word in given.split(",") if word.strip()))
     unknown = sorted(set(words) - set(known))
     if unknown:
-        raise ValueError(f"{option}: {', '.join(unknown)} is unknown; choose from {', '.join(known)}")
+        verb = "is" if len(unknown) == 1 else "are"
+        raise ValueError(f"{option}: {', '.join(unknown)} {verb} unknown; choose from {', '.join(known)}")
+    if given and not words:
+        raise ValueError(f"{option} {given!r} names nothing; choose from {', '.join(known)}")
     return words
+
+
+def _warn_if_busy(device) -> None:
+    from .bench_measure import busy_machine
+
+    warning = busy_machine(device)
+    if warning is not None:
+        print(f"nearsight: {warning}", file=sys.stderr)
 
 
 def _check_counts(batch: int | None, repeats: int) -> None:
@@ -69,10 +81,14 @@ def layers(
         explain_stage,
         measure_stage,
     )
-    from .bench_measure import as_table, environment, require_folder, write_results
+    from .bench_measure import as_row, as_table, environment, make_folder, room_for, write_results
 
     place = _pick_device(device)
-    require_folder(out)
+    if explain and out is not None:
+        raise ValueError(
+            f"--out {out}: --explain measures nothing, so there is nothing to write; leave one of them out"
+        )
+    make_folder(out)
     peers = _words("--only", only, PEERS) or PEERS
     if peers == ("flex",) and place.type != "cuda":
         raise ValueError("--only flex: FlexAttention is measured on a GPU only, and there is none")
@@ -84,15 +100,19 @@ def layers(
         print("\n".join(explain_gated(side, 1, dtype, place) for side in GRIDS))
         print(explain_feed_forward(size, dtype, place))
         return 0
+    _warn_if_busy(place)
+    columns = COLUMNS if place.type == "cuda" else tuple(name for name in COLUMNS if name != "eager forward ms")
+    print(as_table([], columns), flush=True)
     rows = []
-    for channels, side in STAGES:
-        measured = measure_stage(channels, side, size, dtype, place, peers, repeats)
-        print(as_table(measured, COLUMNS), flush=True)
-        rows += measured
+    with room_for(size):
+        for channels, side in STAGES:
+            for row in measure_stage(channels, side, size, dtype, place, peers, repeats):
+                print(as_row(row, columns), flush=True)
+                rows.append(row)
     where = environment(place) | {"batch": str(size), "type": str(dtype).removeprefix("torch.")}
     print("measured on " + ", ".join(f"{name} {value}" for name, value in where.items()))
     if out is not None:
-        print(f"written to {write_results(out, 'layers', rows, COLUMNS, where)}")
+        print(f"written to {write_results(out, 'layers', rows, columns, where)}")
     return 0
 
 
@@ -126,35 +146,35 @@ def models(
     out
         Folder for models_HARDWARE.md and .json.
     """
-    from .bench_measure import as_table, environment, require_folder, write_results
-    from .bench_models import COLUMNS, entries, measure, ratios
+    from .bench_measure import as_row, as_table, environment, make_folder, room_for, write_results
+    from .bench_models import COLUMNS, measure, ratios, wanted_entries
 
     place = _pick_device(device)
-    require_folder(out)
-    words = [word.strip() for word in only.split(",") if word.strip()]
-    groups = dict.fromkeys(entry.group for entry in entries())
-    for word in words:
-        if not any(word in group for group in groups):
-            raise ValueError(f"--only {word}: no group is called so; there are {', '.join(groups)}")
-    wanted = [entry for entry in entries() if not words or any(word in entry.group for word in words)]
+    make_folder(out)
+    wanted = wanted_entries(only)
     chosen_modes = _words("--modes", modes, ("eager", "compiled"))
     if not chosen_modes:
         raise ValueError("--modes is empty; choose from eager, compiled")
     _check_counts(batch, repeats)
+    _warn_if_busy(place)
+    print(as_table([], COLUMNS), flush=True)
+    size = (256 if place.type == "cuda" else 8) if batch is None else batch
     rows = []
     for entry in wanted:
         large = entry.img_size > 512
-        size = (256 if place.type == "cuda" else 8) if batch is None else batch
         for mode in chosen_modes:
             if large and mode == "compiled":
                 continue
             count = 1 if large and batch is None else size
-            measured = measure(entry, mode == "compiled", count, place, train=train and not large, repeats=repeats)
-            print("\n".join(as_table(measured, COLUMNS).splitlines()[2:]), flush=True)
+            with room_for(count):
+                measured = measure(entry, mode == "compiled", count, place, train=train and not large, repeats=repeats)
+            print("\n".join(as_row(row, COLUMNS) for row in measured), flush=True)
             rows += measured
-    print(as_table(rows, COLUMNS))
     print("\n".join(ratios(rows)))
-    where = environment(place) | {"batch": str(batch or "default")}
+    if place.type == "cpu":
+        print("on a CPU, models of one process share its memory, and who comes first pays for it: a tenth or two")
+    batches = str(size) if batch is not None else f"{size} (1 at 1024 pixels)"
+    where = environment(place) | {"batch": batches, "type": "bfloat16" if place.type == "cuda" else "float32"}
     print("measured on " + ", ".join(f"{name} {value}" for name, value in where.items()))
     if out is not None:
         print(f"written to {write_results(out, 'models', rows, COLUMNS, where)}")

@@ -1,6 +1,6 @@
 """Local attention beside what it replaces and what people use for it, at the four stages of a ResNet."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -68,7 +68,7 @@ def flex_attention_step(side: int) -> Callable[..., Tensor]:
 
 def measure_stage(
     channels: int, side: int, batch: int, dtype: torch.dtype, device: torch.device, peers: Sequence[str], repeats: int
-) -> list[Row]:
+) -> Iterator[Row]:
     """One row for each peer at one stage; the rows without a projection take q, v and k as one has made them."""
     head_dim, num_sets = channels // NUM_HEADS, 3
     shape = (batch, side, side, 3, NUM_HEADS, head_dim)
@@ -97,20 +97,19 @@ def measure_stage(
         "unfold": lambda: on_projected(unfold_step),
         "flex": lambda: on_projected(flex_attention_step(side)),
     }
-    rows: list[Row] = []
+    conv: Row | None = None
     for peer in peers:
         if peer == "flex" and device.type != "cuda":
             continue
         step, sets, parameters = builders[peer]()
-        rows.append({"shape": f"{channels} × {side}²", "what": peer})
-        rows[-1] |= _measure(step, sets, parameters, device, repeats)
-        conv = next((row for row in rows if row["what"] == "conv"), None)
+        row = {"shape": f"{channels} × {side}²", "what": peer, **_measure(step, sets, parameters, device, repeats)}
+        conv = row if peer == "conv" else conv
         if conv is not None:
-            rows[-1]["× conv"] = rows[-1]["forward ms"] / conv["forward ms"]
-            rows[-1]["× conv (f+b)"] = rows[-1]["forward+backward ms"] / conv["forward+backward ms"]
+            row["× conv"] = row["forward ms"] / conv["forward ms"]
+            row["× conv (f+b)"] = row["forward+backward ms"] / conv["forward+backward ms"]
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    return rows
+        yield row
 
 
 def _measure(
@@ -126,13 +125,12 @@ def _measure(
     def both(one: Any) -> Any:
         return torch.autograd.grad(step(one), [one, *parameters], gradient)
 
-    memory = peak_memory(both, leaves[0], device)
-    return {
-        "forward ms": device_ms(forward, sets, device, repeats),
-        "forward+backward ms": device_ms(both, leaves, device, repeats),
-        "eager forward ms": median_ms(forward, sets, device, repeats),
-        "memory MiB": memory / 2**20,
-    }
+    row: Row = {"memory MiB": peak_memory(both, leaves[0], device) / 2**20}
+    row["forward ms"] = device_ms(forward, sets, device, repeats)
+    row["forward+backward ms"] = device_ms(both, leaves, device, repeats)
+    if device.type == "cuda":  # elsewhere nothing else is measured above
+        row["eager forward ms"] = median_ms(forward, sets, device, repeats)
+    return row
 
 
 def explain_stage(channels: int, side: int, batch: int, dtype: torch.dtype, device: torch.device) -> str:
@@ -155,6 +153,6 @@ def explain_gated(side: int, batch: int, dtype: torch.dtype, device: torch.devic
 
 def explain_feed_forward(batch: int, dtype: torch.dtype, device: torch.device) -> str:
     """The same for the first linear layer of ConViT-Ti's feed-forward blocks."""
-    tokens, weight = torch.empty(batch, 196, 192, device=device, dtype=dtype), torch.empty(768, 192, device=device)
-    verdicts = explain_linear(tokens, weight.to(dtype))
+    tokens, weight = (torch.empty(shape, device=device, dtype=dtype) for shape in ((batch, 196, 192), (768, 192)))
+    verdicts = explain_linear(tokens, weight)
     return "\n".join(f"linear 192 → 768, {batch} × 196 tokens: {verdict}" for verdict in verdicts)

@@ -5,7 +5,8 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from itertools import accumulate
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
+
+from ..kernels.linear_layer import processor_listing
 
 Row = dict[str, Any]
 
@@ -25,15 +28,15 @@ def environment(device: torch.device) -> dict[str, str]:
             known[package] = version(package)
         except PackageNotFoundError:
             continue
-    threads = f"{_processor_name()}, {torch.get_num_threads()} threads"
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else threads
+    threads = torch.get_num_threads()
+    processor = f"{_processor_name()}, {threads} thread{'s' * (threads > 1)}"
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor
     return {"hardware": name, "python": platform.python_version(), **known}
 
 
 def _processor_name() -> str:
     """Linux knows it by the name its maker gave it, Python by its architecture at most."""
-    listed = Path("/proc/cpuinfo")
-    lines = listed.read_text().splitlines() if listed.exists() else []
+    lines = processor_listing().splitlines()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor() or platform.machine()
 
@@ -96,11 +99,44 @@ def _peak_on_cpu(step: Callable[[Any], Any], one: Any) -> int:
     return max(accumulate((event.nbytes() for event in changes), initial=0))
 
 
-def require_folder(out: Path | None) -> None:
+def make_folder(out: Path | None) -> None:
     """Before anything is measured: results must have a place to go."""
     for path in () if out is None else (out, *out.parents):
         if path.exists() and not path.is_dir():
             raise ValueError(f"--out {out}: {path} is a file; name a folder for the results")
+    if out is not None:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"--out {out}: cannot be made ({error.strerror}); name another folder") from error
+
+
+def busy_machine(device: torch.device) -> str | None:
+    """A warning where something else seems to run: two threads that wait for each other can take a hundred times as
+    long then."""
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if device.type == "cuda" or load < 0.75 * cores:
+        return None
+    return (
+        f"in the last minute {load:.1f} of {cores} cores were busy: if something else is still running, times and "
+        "ratios say little (OMP_NUM_THREADS=1 is steadier)"
+    )
+
+
+@contextmanager
+def room_for(batch: int) -> Iterator[None]:
+    """Memory that runs out is said in one line, with the remedy."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, RuntimeError) as error:
+        if not isinstance(error, torch.OutOfMemoryError) and "alloc" not in str(error):
+            raise
+        raise ValueError(f"--batch {batch} does not fit into memory; use a smaller one") from error
+
+
+def as_row(row: Row, columns: Sequence[str]) -> str:
+    """The last line of `as_table`, for rows that are shown as they come."""
+    return as_table([row], columns).splitlines()[-1]
 
 
 def as_table(rows: Sequence[Row], columns: Sequence[str]) -> str:
@@ -120,7 +156,6 @@ def as_table(rows: Sequence[Row], columns: Sequence[str]) -> str:
 
 def write_results(folder: Path, what: str, rows: Sequence[Row], columns: Sequence[str], where: dict[str, str]) -> Path:
     """`<what>_<hardware>.md` and `.json` in `folder`; returns the path of the first."""
-    folder.mkdir(parents=True, exist_ok=True)
     slug = "".join(character if character.isalnum() else "-" for character in where["hardware"].lower()).strip("-")
     path = folder / f"{what}_{slug}.md"
     origin = ", ".join(f"{name} {value}" for name, value in where.items())

@@ -78,6 +78,18 @@ def entries() -> list[Entry]:
     return listed
 
 
+def wanted_entries(only: str) -> list[Entry]:
+    """Those of groups whose name contains one of the comma-separated words of `only`; all where it is empty."""
+    words = [word.strip() for word in only.split(",") if word.strip()]
+    groups = ", ".join(dict.fromkeys(entry.group for entry in entries()))
+    if only and not words:
+        raise ValueError(f"--only {only!r} names nothing; there are {groups}")
+    for word in words:
+        if not any(word in entry.group for entry in entries()):
+            raise ValueError(f"--only {word}: no group is called so; there are {groups}")
+    return [entry for entry in entries() if not words or any(word in entry.group for word in words)]
+
+
 def _at_once() -> None:
     return None
 
