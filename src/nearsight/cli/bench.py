@@ -172,7 +172,7 @@ def models(
             rows += measured
     print("\n".join(ratios(rows)))
     if place.type == "cpu":
-        print("on a CPU, models of one process share its memory, and who comes first pays for it: a tenth or two")
+        print("models of one process share its memory: on a CPU ratios depend on their order, by up to a quarter")
     batches = str(size) if batch is not None else f"{size} (1 at 1024 pixels)"
     where = environment(place) | {"batch": batches, "type": "bfloat16" if place.type == "cuda" else "float32"}
     print("measured on " + ", ".join(f"{name} {value}" for name, value in where.items()))

@@ -114,7 +114,10 @@ def make_folder(out: Path | None) -> None:
 def busy_machine(device: torch.device) -> str | None:
     """A warning where something else seems to run: two threads that wait for each other can take a hundred times as
     long then."""
-    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    try:
+        load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    except (AttributeError, OSError):  # Windows does not say
+        return None
     if device.type == "cuda" or load < 0.75 * cores:
         return None
     return (
@@ -128,7 +131,7 @@ def room_for(batch: int) -> Iterator[None]:
     """Memory that runs out is said in one line, with the remedy."""
     try:
         yield
-    except (torch.OutOfMemoryError, RuntimeError) as error:
+    except RuntimeError as error:
         if not isinstance(error, torch.OutOfMemoryError) and "alloc" not in str(error):
             raise
         raise ValueError(f"--batch {batch} does not fit into memory; use a smaller one") from error
