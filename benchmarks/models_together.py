@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
+import sys
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -71,6 +72,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     wanted = [entry for entry in wanted_entries(options.only) if entry.img_size == 224]
+    if not wanted:
+        sys.exit(f"--only {options.only}: models of 224 pixels are compiled here; benchmarks/models.py has the others")
+    if not torch.cuda.is_available():
+        sys.exit("there is no CUDA device; benchmarks/models.py and benchmarks/convit_cpu.py measure on a CPU")
     make_folder(options.out)
     print(as_table([], COLUMNS), flush=True)
     rows = measure_together(wanted, options.batch, options.repeats)

@@ -84,17 +84,13 @@ def _(gradient, x, weight, *needed):
 
 
 def _setup_context(ctx, inputs, output):
-    x, weight, bias = inputs
-    ctx.save_for_backward(x, weight)
-    ctx.has_bias = bias is not None
+    ctx.save_for_backward(*inputs[:2])
 
 
 def _backward(ctx, gradient):
     x, weight = ctx.saved_tensors
-    for_x, for_weight, for_bias = ctx.needs_input_grad
-    needed = (for_x, for_weight, for_bias and ctx.has_bias)
-    grads = linear_operator_backward(gradient, x, weight, *needed)
-    return tuple(grad if one else None for grad, one in zip(grads, needed, strict=True))
+    grads = linear_operator_backward(gradient, x, weight, *ctx.needs_input_grad)
+    return tuple(grad if needed else None for grad, needed in zip(grads, ctx.needs_input_grad, strict=True))
 
 
 linear_operator.register_autograd(_backward, setup_context=_setup_context)
