@@ -99,10 +99,10 @@ def backbone_options(options: argparse.Namespace, name: str, attention: str) -> 
 
 def pretrain_one(options: argparse.Namespace) -> dict[str, Any]:
     """One backbone as a classifier, in this process; its folder has the weights."""
-    from nearsight.train.recipe import differences
-    from nearsight.train.recipes import named_recipe
-    from nearsight.train.runfolder import RunFolder
-    from nearsight.train.runner import train
+    from nearsight.engine.training import train
+    from nearsight.recipes.named import named_recipe
+    from nearsight.recipes.recipe import differences
+    from nearsight.runs.folder import RunFolder
 
     backbone, folder = options.backbone
     data, _, size = options.pretrain.rpartition(":")
@@ -136,10 +136,10 @@ def pretrain_one(options: argparse.Namespace) -> dict[str, Any]:
 
 def keep_detections(run: Path, device: str, target: Path) -> None:
     """What a run's selected weights find in its test split, as COCO's results."""
-    from nearsight.data.bad_images import BadImageLog
-    from nearsight.train.detection import coco_results
-    from nearsight.train.detection_use import detection_recipe, load_detector, sets_to_measure
-    from nearsight.train.runfolder import RunFolder
+    from nearsight.detection.task import coco_results
+    from nearsight.detection.use import detection_recipe, load_detector, sets_to_measure
+    from nearsight.images.unreadable import BadImageLog
+    from nearsight.runs.folder import RunFolder
 
     detector = load_detector(run, device)
     test = sets_to_measure(detection_recipe(RunFolder(run)), None)[1]["test"]
@@ -153,9 +153,9 @@ def run_one(options: argparse.Namespace) -> dict[str, Any]:
     """One model, one seed, in this process."""
     import torch
 
-    from nearsight.train.recipes import named_recipe
-    from nearsight.train.runfolder import RunFolder
-    from nearsight.train.runner import train
+    from nearsight.engine.training import train
+    from nearsight.recipes.named import named_recipe
+    from nearsight.runs.folder import RunFolder
 
     model, seed = options.one[0], int(options.one[1])
     recipe = named_recipe("retinanet_small").with_changes(
@@ -286,7 +286,7 @@ class Results:
 
 def backbones_of(models: list[str]) -> dict[str, str]:
     """The classification model that each detector stands on."""
-    from nearsight.models.retinanet import backbone_of
+    from nearsight.detection.retinanet import backbone_of
 
     found = {model: backbone_of(model) for model in models}
     unknown = [model for model, backbone in found.items() if backbone is None]

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from nearsight.train.detection_metrics import CocoEvaluator, Found, Truth
+from nearsight.detection.coco_metrics import CocoEvaluator, Found, Truth
 
 Pictures = dict[int, list[dict[str, Any]]]
 

@@ -21,7 +21,7 @@ import torch
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from nearsight.cli.bench_measure import environment
+from nearsight.bench.measure import environment
 from nearsight.kernels import gated, local, local_triton, triton_launch
 
 CALLS, ROUNDS = 50, 40

@@ -21,8 +21,8 @@ from pathlib import Path
 
 import torch
 
-from nearsight.cli.bench_measure import environment
-from nearsight.cli.bench_models import entries
+from nearsight.bench.measure import environment
+from nearsight.bench.models import entries
 
 MODES = ("eager", "compiled")
 WARM_UP = 2  # rounds

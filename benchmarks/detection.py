@@ -20,9 +20,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from nearsight.models.boxes import BoxTargets
-from nearsight.models.detection_outputs import detection_loss, postprocess
-from nearsight.models.retinanet import create_detector
+from nearsight.detection.anchors import BoxTargets
+from nearsight.detection.outputs import detection_loss, postprocess
+from nearsight.detection.retinanet import create_detector
 
 ROWS = (
     "torchvision",

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from nearsight.cli.bench_measure import device_ms, environment
+from nearsight.bench.measure import device_ms, environment
 from nearsight.functional.attention import gated_positional_attention as equation
 from nearsight.kernels import gated_positional_attention
 

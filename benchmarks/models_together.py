@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 
-from nearsight.cli.bench_measure import Row, as_row, as_table, environment, make_folder, write_results
-from nearsight.cli.bench_models import COLUMNS, Entry, entries, measure, ratios, wanted_entries
+from nearsight.bench.measure import Row, as_row, as_table, environment, make_folder, write_results
+from nearsight.bench.models import COLUMNS, Entry, entries, measure, ratios, wanted_entries
 
 CUDA = torch.device("cuda")
 

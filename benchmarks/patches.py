@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from nearsight.cli.bench_measure import device_ms, environment
+from nearsight.bench.measure import device_ms, environment
 from nearsight.models.embed import PatchEmbed
 
 WIDTHS = {"Ti": 192, "S": 432, "B": 768}

@@ -64,7 +64,9 @@ def train_one(settings: dict[str, Any], stop_at: float) -> dict[str, float] | No
     """The last values on val of one run, in a process of its own; None where there was no time for it."""
     if time.time() > stop_at:
         return None
-    from nearsight.train import RunFolder, resolve_recipe, train
+    from nearsight.engine.training import train
+    from nearsight.recipes.files import resolve_recipe
+    from nearsight.runs.folder import RunFolder
 
     with tempfile.TemporaryDirectory() as folder:
         run = RunFolder(Path(folder) / "run")

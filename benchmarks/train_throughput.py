@@ -16,17 +16,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from nearsight.train.classification import ClassificationTask
-from nearsight.train.distributed import World
-from nearsight.train.ema import ema_weight
-from nearsight.train.engine import Trainer
-from nearsight.train.environment import describe_environment
-from nearsight.train.machine import pick_device, prepare_torch
-from nearsight.train.recipe import Recipe
-from nearsight.train.recipe_file import resolve_recipe
-from nearsight.train.runfolder import RunFolder
-from nearsight.train.signals import StopRequest
-from nearsight.train.task import Batch
+from nearsight.classification.task import ClassificationTask
+from nearsight.engine.device import pick_device, prepare_torch
+from nearsight.engine.distributed import World
+from nearsight.engine.signals import StopRequest
+from nearsight.engine.task import Batch
+from nearsight.engine.trainer import Trainer
+from nearsight.engine.weight_average import ema_weight
+from nearsight.recipes.files import resolve_recipe
+from nearsight.recipes.recipe import Recipe
+from nearsight.runs.environment import describe_environment
+from nearsight.runs.folder import RunFolder
 
 
 class FixedBatchTask(ClassificationTask):

@@ -13,7 +13,9 @@ from collections.abc import Callable
 
 import torch
 
-from nearsight.data import Augment, BatchAugment, sample_keys
+from nearsight.images.augmentation import Augment
+from nearsight.images.batch_augment import BatchAugment
+from nearsight.randomness import sample_keys
 
 
 def images_per_second(step: Callable[[], object], batch: int, device: str, seconds: float = 3.0) -> float:

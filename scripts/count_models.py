@@ -1,4 +1,4 @@
-"""Counts every model on the meta device and writes src/nearsight/models/costs.json, which `nearsight models` prints.
+"""Counts every model on the meta device and writes src/nearsight/costs.json, which `nearsight models` prints.
 
 python scripts/count_models.py        # after a model was added or changed: half a minute
 """
@@ -7,11 +7,11 @@ import json
 from pathlib import Path
 
 import nearsight.models
+from nearsight.cost import model_cost
 from nearsight.models import list_models
-from nearsight.models.flops import model_cost
 
 if __name__ == "__main__":
-    path = Path(nearsight.models.__file__).with_name("costs.json")
+    path = Path(nearsight.__file__).with_name("costs.json")
     lines = [f" {json.dumps(name)}: {json.dumps(model_cost(name))}" for name in list_models()]
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     print(f"{len(lines)} models written to {path}")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image
 
-TARGET = Path(__file__).parents[1] / "src" / "nearsight" / "data" / "bccd"
+TARGET = Path(__file__).parents[1] / "src" / "nearsight" / "detection" / "bccd"
 COUNTS = {"train": 36, "val": 12, "test": 12}
 SIZE = (320, 240)  # width, height: half of the originals
 

@@ -1,6 +1,6 @@
-"""Makes src/nearsight/data/clothing64.npz from the image folder of the clothing dataset (train, validation, test).
+"""Makes src/nearsight/datasets/clothing64.npz from the image folder of the clothing dataset (train, validation, test).
 
-    python scripts/make_clothing.py FOLDER src/nearsight/data/clothing64.npz
+    python scripts/make_clothing.py FOLDER src/nearsight/datasets/clothing64.npz
 
 Each photograph is resized to 64 × 64 and stored as WebP, back to back in one array per split. Takes about a minute.
 """

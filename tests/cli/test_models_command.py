@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from nearsight.cli.models import CHOICES, models
-from nearsight.models import count_cost, create_model, list_models
-from nearsight.models.flops import module_multiply_adds
-from nearsight.train.recipe_file import resolve_recipe
+from nearsight.cost import count_cost, module_multiply_adds
+from nearsight.models import create_model, list_models
+from nearsight.recipes.files import resolve_recipe
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,8 +5,8 @@ import pytest
 from nearsight.cli.recipe_options import DEFAULT_RECIPE
 from nearsight.cli.recipes import recipes
 from nearsight.cli.verbs import app
-from nearsight.train.recipe_file import FIELDS, resolve_recipe
-from nearsight.train.recipes import RECIPES
+from nearsight.recipes.files import FIELDS, resolve_recipe
+from nearsight.recipes.named import RECIPES
 
 
 def rows(printed):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nearsight.data import open_data
-from nearsight.data.archive import ArchiveLimits, safe_extract
+from nearsight.datasets.archive import ArchiveLimits, safe_extract
+from nearsight.datasets.sources import open_data
 
 
 def tar_of(path, *members: tuple[tarfile.TarInfo, bytes], mode="w"):

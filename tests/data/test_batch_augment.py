@@ -8,9 +8,10 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 from torchvision.transforms import RandomResizedCrop
 
-from nearsight.data import Augment, BatchAugment, sample_keys
-from nearsight.data import batch_geometry as geometry
-from nearsight.data.batch_rand_augment import (
+from nearsight.images import batch_geometry as geometry
+from nearsight.images.augmentation import Augment
+from nearsight.images.batch_augment import BatchAugment
+from nearsight.images.batch_rand_augment import (
     CODE,
     GEOMETRIC,
     NUM_CHOICES,
@@ -19,7 +20,7 @@ from nearsight.data.batch_rand_augment import (
     apply_dense,
     apply_sparse,
 )
-from nearsight.data.counter import hash32, to_unit
+from nearsight.randomness import hash32, sample_keys, to_unit
 
 HEIGHT, WIDTH = 15, 21
 FILL = torch.tensor([124.0, 116.0, 104.0])

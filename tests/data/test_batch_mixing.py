@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from nearsight.data import BatchMix, Mixing
-from nearsight.data.batch_mixing import beta_from_unit, beta_quantiles
+from nearsight.images.augmentation import Mixing
+from nearsight.images.batch_mixing import BatchMix, beta_from_unit, beta_quantiles
 
 
 @pytest.fixture

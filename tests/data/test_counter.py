@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearsight.data.counter import hash32, permutation, sample_keys, scramble32, to_unit
+from nearsight.randomness import hash32, permutation, sample_keys, scramble32, to_unit
 
 
 @pytest.mark.parametrize("parts", [(0,), (3, 5), (-1, 2**40 + 17), (2**63 - 1, 0, 9)])

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nearsight.data import BadImage
-from nearsight.data.decode import Limits, decode_image, read_image_file
+from nearsight.images.decode import Limits, decode_image, read_image_file
+from nearsight.images.imageset import BadImage
 
 
 def encoded(image, kind="PNG", **options) -> bytes:

@@ -6,9 +6,10 @@ import torch
 from PIL import Image
 from torchvision import transforms
 
-from nearsight.data import Augment, BatchEval, EvalTransform, Mixing, TrainTransform
-from nearsight.data.batch_rand_augment import NUM_CHOICES
-from nearsight.data.image_transform import RAND_AUGMENT_OPS
+from nearsight.images.augmentation import Augment, Mixing
+from nearsight.images.batch_augment import BatchEval
+from nearsight.images.batch_rand_augment import NUM_CHOICES
+from nearsight.images.transforms import RAND_AUGMENT_OPS, EvalTransform, TrainTransform
 
 
 @pytest.mark.parametrize(("height", "width"), [(70, 90), (91, 40), (28, 28), (20, 33)])

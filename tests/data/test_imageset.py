@@ -3,9 +3,16 @@ import pickle
 import numpy as np
 import pytest
 
-from nearsight.data import BadImage, ImageSet, first_classes, per_class_fraction, subset
-from nearsight.data.imageset import PackedNames, printable
-from nearsight.data.stored import ArrayImages
+from nearsight.datasets.stored import ArrayImages
+from nearsight.images.imageset import (
+    BadImage,
+    ImageSet,
+    PackedNames,
+    first_classes,
+    per_class_fraction,
+    printable,
+    subset,
+)
 
 
 @pytest.fixture

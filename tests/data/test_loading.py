@@ -8,22 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from nearsight.data import (
-    Augment,
-    BadImage,
-    BadImageLog,
-    BatchStream,
-    EvalTransform,
-    ResidentStream,
-    TooManyBadImages,
-    TrainTransform,
-    epoch_order,
-    load_all,
-    open_data,
-    sample_keys,
-)
-from nearsight.data.bad_images import read_or_replace
-from nearsight.data.stored import ArrayImages
+from nearsight.datasets.sources import open_data
+from nearsight.datasets.stored import ArrayImages
+from nearsight.images.augmentation import Augment
+from nearsight.images.imageset import BadImage
+from nearsight.images.loading import BatchStream, ResidentStream, load_all
+from nearsight.images.order import epoch_order
+from nearsight.images.transforms import EvalTransform, TrainTransform
+from nearsight.images.unreadable import BadImageLog, TooManyBadImages, read_or_replace
+from nearsight.randomness import sample_keys
 
 STRONG = Augment(size=8, rand_num_ops=2, jitter=0.3)
 

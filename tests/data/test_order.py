@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from nearsight.data import epoch_order, local_batch
-from nearsight.data.counter import sample_keys
+from nearsight.images.order import epoch_order, local_batch
+from nearsight.randomness import sample_keys
 
 
 def test_an_epoch_shows_every_image_once_and_epochs_differ():

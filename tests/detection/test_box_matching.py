@@ -6,8 +6,16 @@ from torchvision.models.detection._utils import Matcher
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.ops import box_iou
 
-from nearsight.models.boxes import BACKGROUND, NO_BOX, AnchorGrid, BoxTargets, anchor_sizes, match_anchors, pad_targets
-from nearsight.models.detection_outputs import DetectorOutputs, detection_loss, postprocess
+from nearsight.detection.anchors import (
+    BACKGROUND,
+    NO_BOX,
+    AnchorGrid,
+    BoxTargets,
+    anchor_sizes,
+    match_anchors,
+    pad_targets,
+)
+from nearsight.detection.outputs import DetectorOutputs, detection_loss, postprocess
 
 
 def random_boxes(count, generator, extent=200.0):

@@ -10,7 +10,7 @@ from faster_coco_eval import COCOeval_faster
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from nearsight.train.detection_metrics import CocoEvaluator, Found, Truth, to_corner_and_size
+from nearsight.detection.coco_metrics import CocoEvaluator, Found, Truth, to_corner_and_size
 
 NAMES = ("mAP", "mAP50", "mAP75", "mAP_small", "mAP_medium", "mAP_large")
 NAMES += ("AR1", "AR10", "AR100", "AR_small", "AR_medium", "AR_large")

@@ -2,13 +2,13 @@
 
 import torch
 
-from nearsight.data.detection import open_detection
-from nearsight.data.detection_batches import ResidentPictures
-from nearsight.data.detection_views import ViewSettings
-from nearsight.data.order import epoch_order
-from nearsight.models.boxes import BoxTargets
-from nearsight.models.detection_outputs import detection_loss
-from nearsight.models.retinanet import create_detector
+from nearsight.detection.anchors import BoxTargets
+from nearsight.detection.batches import ResidentPictures
+from nearsight.detection.outputs import detection_loss
+from nearsight.detection.retinanet import create_detector
+from nearsight.detection.sources import open_detection
+from nearsight.detection.views import ViewSettings
+from nearsight.images.order import epoch_order
 
 
 def test_the_whole_step_is_one_graph():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from nearsight.data.detection import open_detection, open_parts
-from nearsight.data.imageset import BadImage
+from nearsight.detection.sources import open_detection, open_parts
+from nearsight.images.imageset import BadImage
 
 SIZE = (60, 80)  # height, width
 

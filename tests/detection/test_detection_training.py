@@ -11,24 +11,24 @@ import pytest
 import torch
 from PIL import Image
 
+from nearsight.classification.model import build_classifier
 from nearsight.cli import detect
-from nearsight.data.bad_images import BadImageLog
-from nearsight.data.detection import open_detection
+from nearsight.detection.coco_metrics import Found, Truth
+from nearsight.detection.report import draw_boxes
+from nearsight.detection.retinanet import create_detector
+from nearsight.detection.sources import open_detection
+from nearsight.detection.task import DetectionTask, build_detector, compared, with_body_options
+from nearsight.detection.use import detection_recipe, load_detector
+from nearsight.engine.task import Place
+from nearsight.engine.training import make_task, train
+from nearsight.images.unreadable import BadImageLog
 from nearsight.models import create_model
-from nearsight.models.retinanet import create_detector
 from nearsight.nn import LocalSelfAttention2d
-from nearsight.train.checkpoint import CheckpointStore
-from nearsight.train.classifier import build_classifier
-from nearsight.train.detection import DetectionTask, build_detector, compared, with_body_options
-from nearsight.train.detection_metrics import Found, Truth
-from nearsight.train.detection_report import draw_boxes
-from nearsight.train.detection_use import detection_recipe, load_detector
-from nearsight.train.exits import PreemptedError
-from nearsight.train.recipe_file import freeze
-from nearsight.train.recipes import named_recipe
-from nearsight.train.runfolder import RunFolder
-from nearsight.train.runner import make_task, train
-from nearsight.train.task import Place
+from nearsight.recipes.files import freeze
+from nearsight.recipes.named import named_recipe
+from nearsight.runs.checkpoint import CheckpointStore
+from nearsight.runs.exits import PreemptedError
+from nearsight.runs.folder import RunFolder
 
 TINY = {"layers": (1, 1, 1, 1), "width_multiplier": 0.25, "channels": 16, "head_depth": 1, "smallest_anchor": 16}
 
@@ -133,8 +133,8 @@ def test_evaluation_of_perfect_detections_is_one(monkeypatch):
 def test_detections_are_in_pixels_of_the_image(monkeypatch):
     """A box found in the picture at a third of the size comes back three times as large."""
     task = make_task(tiny_recipe(image_size=320 // 2, image_height=240 // 2))
-    from nearsight.models.detection_outputs import Detections
-    from nearsight.train import detection
+    from nearsight.detection import task as detection
+    from nearsight.detection.outputs import Detections
 
     one = Detections(torch.tensor([[10.0, 20.0, 30.0, 60.0]]), torch.tensor([0.5]), torch.tensor([2]))
     monkeypatch.setattr(detection, "postprocess", lambda outputs, sizes: [one] * len(sizes))

@@ -4,11 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from nearsight.data.bad_images import BadImageLog, TooManyBadImages
-from nearsight.data.detection import open_detection
-from nearsight.data.detection_batches import FILL, PictureStream, ResidentPictures, normalise, pad_images
-from nearsight.data.detection_boxes import Annotations
-from nearsight.data.detection_views import (
+from nearsight.detection.batches import FILL, PictureStream, ResidentPictures, normalise, pad_images
+from nearsight.detection.dataset import Annotations
+from nearsight.detection.sources import open_detection
+from nearsight.detection.views import (
     View,
     ViewSettings,
     annotations_in_view,
@@ -18,8 +17,9 @@ from nearsight.data.detection_views import (
     plain_view,
     render,
 )
-from nearsight.data.imageset import BadImage
-from nearsight.data.order import epoch_order
+from nearsight.images.imageset import BadImage
+from nearsight.images.order import epoch_order
+from nearsight.images.unreadable import BadImageLog, TooManyBadImages
 
 PICTURE = (96, 112)
 SETTINGS = ViewSettings(size=PICTURE, smallest_scale=0.6, largest_scale=1.6, upside_down=0.5)

@@ -9,14 +9,13 @@ from torch.nn import functional as F
 from torchvision.models.detection import retinanet_resnet50_fpn
 from torchvision.models.detection.image_list import ImageList
 
-from nearsight.models import count_cost
-from nearsight.models.boxes import AnchorGrid, anchor_sizes, pad_targets
-from nearsight.models.detection_heads import DetectionHead, DetectionHeads
-from nearsight.models.detection_outputs import detection_loss, postprocess
-from nearsight.models.detection_weights import load_torchvision_weights
-from nearsight.models.flops import local_attention_multiply_adds
-from nearsight.models.pyramid import FeaturePyramid, attention_mixer, group_norm
-from nearsight.models.retinanet import RetinaNet, build_retinanet, create_detector, list_detectors
+from nearsight.cost import count_cost, local_attention_multiply_adds
+from nearsight.detection.anchors import AnchorGrid, anchor_sizes, pad_targets
+from nearsight.detection.heads import DetectionHead, DetectionHeads
+from nearsight.detection.outputs import detection_loss, postprocess
+from nearsight.detection.pyramid import FeaturePyramid, attention_mixer, group_norm
+from nearsight.detection.retinanet import RetinaNet, build_retinanet, create_detector, list_detectors
+from nearsight.detection.torchvision_weights import load_torchvision_weights
 from nearsight.nn import LocalSelfAttention2d
 
 PINNED = json.loads((Path(__file__).parent / "parameter_counts.json").read_text())

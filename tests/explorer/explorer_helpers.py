@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 
 from nearsight.models import create_model
-from nearsight.train.checkpoint import CheckpointStore
-from nearsight.train.recipe import Recipe
-from nearsight.train.recipe_file import freeze
+from nearsight.recipes.files import freeze
+from nearsight.recipes.recipe import Recipe
+from nearsight.runs.checkpoint import CheckpointStore
 
 
 def make_run(folder: Path, *, model: str = "convit_nano_32", steps: tuple[int, ...] = (4, 8)) -> Path:

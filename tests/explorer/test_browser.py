@@ -18,7 +18,7 @@ from explorer_helpers import encoded
 
 from nearsight.analysis import attention_maps
 from nearsight.analysis.pictures import fit_picture, in_turn
-from nearsight.data import open_data
+from nearsight.datasets.sources import open_data
 from nearsight.explorer.sources import open_source
 from nearsight.functional import convolutional_v_pos, positional_weights
 

@@ -10,7 +10,7 @@ from PIL import Image
 
 from nearsight.cli.inspect import inspect
 from nearsight.cli.pictures import pictures_for, samples_of
-from nearsight.data import open_data
+from nearsight.datasets.sources import open_data
 from nearsight.explorer.sources import open_source
 
 

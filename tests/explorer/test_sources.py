@@ -10,9 +10,9 @@ from safetensors.torch import save_file
 from nearsight.analysis.pictures import fit_picture
 from nearsight.explorer.sources import ModelSource, RunSource, open_source, untrained
 from nearsight.models import create_model
-from nearsight.train.recipe import Recipe
-from nearsight.train.recipe_file import freeze
-from nearsight.train.recipes import named_recipe
+from nearsight.recipes.files import freeze
+from nearsight.recipes.named import named_recipe
+from nearsight.recipes.recipe import Recipe
 
 
 def test_a_run_has_its_beginning_and_its_snapshots(tmp_path):
@@ -46,8 +46,8 @@ def test_models_are_shown_pictures_as_they_were_trained_on(tmp_path):
 
 
 def test_a_beginning_is_the_run_s_own(tmp_path):
-    from nearsight.train.distributed import World
-    from nearsight.train.workbench import Workbench
+    from nearsight.engine.distributed import World
+    from nearsight.engine.state import Workbench
 
     source = open_source(str(make_run(tmp_path / "nano-1")))
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from nearsight.bench.layers import measure_stage
+from nearsight.bench.measure import as_table, environment, median_ms, peak_memory, write_results
+from nearsight.bench.models import Entry, measure, ratios
 from nearsight.cli import bench
-from nearsight.cli.bench_layers import measure_stage
-from nearsight.cli.bench_measure import as_table, environment, median_ms, peak_memory, write_results
-from nearsight.cli.bench_models import Entry, measure, ratios
 
 
 def test_a_stage_has_a_row_for_each_peer_with_ratios_to_the_convolution():

@@ -3,12 +3,14 @@
 import pytest
 import torch
 
-from nearsight.models import cost_by_name, count_cost, create_model
-from nearsight.models.flops import (
+from nearsight.cost import (
     convolution_multiply_adds,
+    cost_by_name,
+    count_cost,
     local_attention_multiply_adds,
     module_multiply_adds,
 )
+from nearsight.models import create_model
 from nearsight.nn import LocalSelfAttention2d
 
 CONVSTEM = "sasa_resnet50_convstem"

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from nearsight.models import cost_by_name, count_parameters, create_model, list_models, register
-from nearsight.models.flops import known_costs, model_cost, own_size
+from nearsight.cost import cost_by_name, count_parameters, known_costs, model_cost, own_size
+from nearsight.models import create_model, list_models, register
 from nearsight.models.resnet import _statistics_held
 
 PINNED = known_costs()

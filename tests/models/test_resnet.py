@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from nearsight.models import count_parameters, create_model
+from nearsight.cost import count_parameters
+from nearsight.models import create_model
 from nearsight.nn import AttentionStem2d, LocalSelfAttention2d
 
 

@@ -5,10 +5,11 @@ import torch
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch.nn.modules.module import register_module_forward_hook, register_module_full_backward_hook
 
-from nearsight.models import create_model, load_timm_weights
+from nearsight.models import create_model
 from nearsight.models.embed import PatchEmbed
 from nearsight.models.vit import Block, VisionTransformer
 from nearsight.nn import FeedForward, GatedPositionalSelfAttention, PositionalSelfAttention, SelfAttention
+from nearsight.weights.timm import load_timm_weights
 
 
 def kinds(model):

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_hook
 
-from nearsight.cli.bench_measure import peak_memory
+from nearsight.bench.measure import peak_memory
 from nearsight.nn import FeedForward
 
 

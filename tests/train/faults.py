@@ -17,12 +17,13 @@ from typing import ClassVar
 import torch
 from toy import ToyTask, toy_recipe
 
-from nearsight.train import checkpoint, durable, engine
-from nearsight.train.classification import ClassificationTask
-from nearsight.train.exits import reported
-from nearsight.train.recipe_file import apply_changes
-from nearsight.train.runfolder import RunFolder
-from nearsight.train.runner import train
+from nearsight.classification.task import ClassificationTask
+from nearsight.engine import trainer as engine
+from nearsight.engine.training import train
+from nearsight.recipes.files import apply_changes
+from nearsight.runs import checkpoint, durable
+from nearsight.runs.exits import reported
+from nearsight.runs.folder import RunFolder
 
 
 class Printer:

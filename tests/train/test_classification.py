@@ -15,19 +15,19 @@ from pictures import image_recipe, make_folder
 from PIL import Image
 from toy import toy_recipe
 
-from nearsight.data import open_data
-from nearsight.data.augment_config import IMAGENET_MEAN, IMAGENET_STD
-from nearsight.data.imageset import subset
-from nearsight.train import image_report
-from nearsight.train.classification import ClassificationTask
-from nearsight.train.compare import Setting, compare_runs, comparison_plot, describe_setting, welch_p
-from nearsight.train.distill import Renormalised
-from nearsight.train.fitting import validation_warning
-from nearsight.train.reading import evaluate_run, predict_images
-from nearsight.train.recipe_file import apply_changes, freeze, thaw
-from nearsight.train.runfolder import RunFolder
-from nearsight.train.runner import train
-from nearsight.train.task import Place
+from nearsight.classification import report as image_report
+from nearsight.classification.distillation import Renormalised
+from nearsight.classification.task import ClassificationTask
+from nearsight.classification.use import evaluate_run, predict_images
+from nearsight.datasets.sources import open_data
+from nearsight.engine.batch_size import validation_warning
+from nearsight.engine.task import Place
+from nearsight.engine.training import train
+from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD
+from nearsight.images.imageset import subset
+from nearsight.recipes.files import apply_changes, freeze, thaw
+from nearsight.reports.compare import Setting, compare_runs, comparison_plot, describe_setting, welch_p
+from nearsight.runs.folder import RunFolder
 
 CPU = torch.device("cpu")
 AWFUL = "<script>alert('$x$')</script>"

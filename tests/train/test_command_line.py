@@ -14,13 +14,13 @@ import pytest
 from cyclopts import App
 from pictures import make_folder
 
+from nearsight.classification.use import Prediction
 from nearsight.cli.compare import compare
 from nearsight.cli.demo import compare_two
 from nearsight.cli.recipe_options import RecipeFlags, given_flags
 from nearsight.cli.training import _print_predictions, evaluate, predict, resumable, resume, train
-from nearsight.train.exits import PREEMPTED, PreemptedError
-from nearsight.train.reading import Prediction
-from nearsight.train.recipe_file import thaw
+from nearsight.recipes.files import thaw
+from nearsight.runs.exits import PREEMPTED, PreemptedError
 
 SMALL = [
     *("--model", "convit_nano_32", "--image-size", "8", "--patch-size", "4", "--batch", "6", "--epochs", "2"),

@@ -13,23 +13,23 @@ import torch
 from torch import nn
 from toy import ToyTask, toy_recipe
 
-from nearsight.models import create_model
-from nearsight.train.distributed import World
-from nearsight.train.ema import AveragedModel, ema_weight
-from nearsight.train.machine import smaller_micro_batch
-from nearsight.train.optimize import (
+from nearsight.engine.device import smaller_micro_batch
+from nearsight.engine.distributed import World
+from nearsight.engine.optimizer import (
     build_optimizer,
     decay_groups,
     learning_rate,
     optimizer_tensors,
     restore_optimizer,
 )
-from nearsight.train.recipe import Recipe
-from nearsight.train.runfolder import RunFolder
-from nearsight.train.runner import train
-from nearsight.train.step import StepSettings, TrainStep
-from nearsight.train.task import Place
-from nearsight.train.workbench import Workbench
+from nearsight.engine.state import Workbench
+from nearsight.engine.step import StepSettings, TrainStep
+from nearsight.engine.task import Place
+from nearsight.engine.training import train
+from nearsight.engine.weight_average import AveragedModel, ema_weight
+from nearsight.models import create_model
+from nearsight.recipes.recipe import Recipe
+from nearsight.runs.folder import RunFolder
 
 
 def _names_of(model, parameters):

@@ -10,11 +10,11 @@ import warnings
 
 import pytest
 
-from nearsight.train import trackers
-from nearsight.train.listeners import Listeners
-from nearsight.train.metrics import MetricsLog, read_metrics
-from nearsight.train.progress import JsonProgress, PlainProgress, QuietProgress, describe_evaluation, describe_training
-from nearsight.train.recipe import Recipe
+from nearsight.engine import trackers
+from nearsight.engine.callbacks import Listeners
+from nearsight.engine.progress import JsonProgress, PlainProgress, QuietProgress, describe_evaluation, describe_training
+from nearsight.recipes.recipe import Recipe
+from nearsight.runs.metrics_log import MetricsLog, read_metrics
 
 TRAINING = {
     "kind": "train",

@@ -13,8 +13,8 @@ import pytest
 from processes import HERE, outcome
 from toy import toy_recipe
 
-from nearsight.train.distributed import World
-from nearsight.train.machine import cut_batch
+from nearsight.engine.device import cut_batch
+from nearsight.engine.distributed import World
 
 RECIPE = {"drop_path": 0.0, "epochs": 10.0, "save_every": 8}
 

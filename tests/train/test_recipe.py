@@ -9,10 +9,10 @@ import pytest
 import torch
 import yaml
 
-from nearsight.train.classifier import build_classifier
-from nearsight.train.recipe import Recipe, change_rule, differences
-from nearsight.train.recipe_file import freeze, read_changes, resolve_recipe, thaw
-from nearsight.train.recipes import RECIPES
+from nearsight.classification.model import build_classifier
+from nearsight.recipes.files import freeze, read_changes, resolve_recipe, thaw
+from nearsight.recipes.named import RECIPES
+from nearsight.recipes.recipe import Recipe, change_rule, differences
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = sorted((ROOT / "recipes").glob("*.yaml"))

@@ -7,11 +7,11 @@ import io
 import numpy as np
 from PIL import Image
 
-from nearsight.train import plots
-from nearsight.train.recipe import Recipe
-from nearsight.train.report import page_html, picture_file, run_files
-from nearsight.train.task import Page, Picture
-from nearsight.train.wording import measure_words, measured, model_words, value_words
+from nearsight.engine.task import Page, Picture
+from nearsight.recipes.recipe import Recipe
+from nearsight.reports import plots
+from nearsight.reports.page import page_html, picture_file, run_files
+from nearsight.reports.words import measure_words, measured, model_words, value_words
 
 
 def test_values_as_a_person_types_them():

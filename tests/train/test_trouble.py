@@ -117,10 +117,10 @@ def test_full_disk_in_the_middle_loses_nothing(zygote, reference, tmp_path):
 def test_the_best_that_could_not_be_saved_is_not_called_the_best(tmp_path, monkeypatch, failing, times, selected):
     from toy import ToyTask, toy_recipe
 
-    from nearsight.train import checkpoint
-    from nearsight.train.exits import DiskError
-    from nearsight.train.runfolder import RunFolder
-    from nearsight.train.runner import train
+    from nearsight.engine.training import train
+    from nearsight.runs import checkpoint
+    from nearsight.runs.exits import DiskError
+    from nearsight.runs.folder import RunFolder
 
     class Peak(ToyTask):
         """Best at an evaluation whose checkpoint finds the disk full."""
@@ -178,8 +178,8 @@ def test_disk_too_small_at_the_start(zygote, tmp_path, monkeypatch):
     import shutil
     from collections import namedtuple
 
-    from nearsight.train.checkpoint import require_free_space
-    from nearsight.train.exits import DiskError
+    from nearsight.runs.checkpoint import require_free_space
+    from nearsight.runs.exits import DiskError
 
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(100, 90, 10))

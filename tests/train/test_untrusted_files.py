@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 from torch import nn
 
 import nearsight
-from nearsight.train.checkpoint import CheckpointStore
-from nearsight.train.exits import DiskError, NonFiniteError
-from nearsight.train.weights import load_weights, read_weights
+from nearsight.runs.checkpoint import CheckpointStore
+from nearsight.runs.exits import DiskError, NonFiniteError
+from nearsight.weights.files import load_weights, read_weights
 
 PACKAGE = Path(nearsight.__file__).parent
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearsight.data import epoch_order
-from nearsight.train.recipe import Recipe
-from nearsight.train.task import Batch, Page
+from nearsight.engine.task import Batch, Page
+from nearsight.images.order import epoch_order
+from nearsight.recipes.recipe import Recipe
 
 _COUNT, _FEATURES = 96, 6
 

@@ -14,9 +14,6 @@ def main() -> None:
     import faults
     import torch
 
-    import nearsight.train.classification  # imported before forking, so that children need not
-    import nearsight.train.runner  # noqa: F401
-
     torch.set_num_threads(1)
     print("ready", flush=True)
     for line in sys.stdin:

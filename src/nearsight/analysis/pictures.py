@@ -12,8 +12,11 @@ from PIL import Image
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
 
-from ..data import IMAGENET_MEAN, IMAGENET_STD, BadImage, ImageSet, open_data
-from ..data.decode import DEFAULT_LIMITS, read_image_file
+from nearsight.datasets.sources import open_data
+from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD
+from nearsight.images.decode import DEFAULT_LIMITS, read_image_file
+from nearsight.images.imageset import BadImage, ImageSet
+
 from ..models import VisionTransformer
 
 DEFAULT_SIZE = (224, 224)

@@ -16,9 +16,11 @@ from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
 
+from nearsight.models import ResNet, VisionTransformer
+from nearsight.weights.timm import load_timm_weights
+
 from ..functional import query_key_value
 from ..geometry import Grid
-from ..models import ResNet, VisionTransformer, load_timm_weights
 from ..nn import GatedPositionalSelfAttention, LocalSelfAttention2d, PositionalSelfAttention, SelfAttention
 from ..nn.local import sinusoidal_positions
 from .views import GlobalView, LocalView, View

@@ -29,7 +29,7 @@ def _words(option: str, given: str, known: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _warn_if_busy(device) -> None:
-    from .bench_measure import busy_machine
+    from nearsight.bench.measure import busy_machine
 
     warning = busy_machine(device)
     if warning is not None:
@@ -71,7 +71,7 @@ def layers(
     """
     import torch
 
-    from .bench_layers import (
+    from nearsight.bench.layers import (
         COLUMNS,
         GRIDS,
         PEERS,
@@ -81,7 +81,7 @@ def layers(
         explain_stage,
         measure_stage,
     )
-    from .bench_measure import as_row, as_table, environment, make_folder, room_for, write_results
+    from nearsight.bench.measure import as_row, as_table, environment, make_folder, room_for, write_results
 
     place = _pick_device(device)
     if explain and out is not None:
@@ -146,8 +146,8 @@ def models(
     out
         Folder for models_HARDWARE.md and .json.
     """
-    from .bench_measure import as_row, as_table, environment, make_folder, room_for, write_results
-    from .bench_models import COLUMNS, measure, ratios, wanted_entries
+    from nearsight.bench.measure import as_row, as_table, environment, make_folder, room_for, write_results
+    from nearsight.bench.models import COLUMNS, measure, ratios, wanted_entries
 
     place = _pick_device(device)
     make_folder(out)

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from nearsight.train.compare import Comparison
+    from nearsight.reports.compare import Comparison
 
 
 def compare(
@@ -38,7 +38,7 @@ def compare(
     import json as json_format
     import sys
 
-    from nearsight.train.compare import compare_runs, comparison_plot
+    from nearsight.reports.compare import compare_runs, comparison_plot
 
     if out is not None and out.suffix != ".png":
         raise ValueError(f"--out writes a .png file, not {out.name!r}")
@@ -59,8 +59,8 @@ def _print_comparison(comparison: Comparison) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from nearsight.train.compare import describe_setting
-    from nearsight.train.wording import decimals
+    from nearsight.reports.compare import describe_setting
+    from nearsight.reports.words import decimals
 
     digits = decimals(comparison.quantity) + 1  # differences are finer than values
     table = Table("setting", "n", "seeds", "mean ± sd", "p against the first", title=comparison.title)
@@ -80,7 +80,7 @@ def _all_differences(comparison: Comparison) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    from nearsight.train.wording import value_words
+    from nearsight.reports.words import value_words
 
     table = Table("field", *(f"setting {number + 1}" for number in range(len(comparison.settings))))
     for name in comparison.settings[0].differs:

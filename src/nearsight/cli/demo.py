@@ -51,7 +51,7 @@ def demo(*, out: Path = Path("runs/demo"), seed: int = 0, epochs: float = SETTIN
     epochs
         Epochs of both; fewer are quicker and say less.
     """
-    from nearsight.train.runfolder import DONE, RunFolder
+    from nearsight.runs.folder import DONE, RunFolder
 
     code = _train_both(out, seed, epochs)
     if code:
@@ -98,11 +98,11 @@ def _print_lines(name: str, process: subprocess.Popen) -> None:
 
 def train_one(out: str, name: str, seed: int, epochs: float) -> None:
     """Train one of the two, in a process of its own."""
-    from nearsight.train.exits import reported
-    from nearsight.train.progress import make_progress
-    from nearsight.train.recipe_file import resolve_recipe
-    from nearsight.train.runfolder import RunFolder
-    from nearsight.train.runner import train
+    from nearsight.engine.progress import make_progress
+    from nearsight.engine.training import train
+    from nearsight.recipes.files import resolve_recipe
+    from nearsight.runs.exits import reported
+    from nearsight.runs.folder import RunFolder
 
     model, options = MODELS[name]
     changes = {**SETTINGS, "model": model, "model_options": options, "seed": seed, "epochs": epochs}
@@ -128,7 +128,7 @@ def compare_two(summaries: dict[str, dict[str, Any]], num_test: int) -> str:
 
 
 def _count_test_images() -> int:
-    from nearsight.data import open_data
+    from nearsight.datasets.sources import open_data
 
     test = open_data(SETTINGS["data"]).test
     assert test is not None
@@ -137,14 +137,14 @@ def _count_test_images() -> int:
 
 def _write_page(out: Path, summaries: dict[str, dict[str, Any]], verdict: str, seed: int) -> Path:
     """Both runs on one page: result, curves, and the pictures the runs have drawn."""
-    from nearsight.train import plots
-    from nearsight.train.durable import replace
-    from nearsight.train.image_report import CAPTIONS
-    from nearsight.train.reading import run_recipe
-    from nearsight.train.report import page_html, picture_file, run_files
-    from nearsight.train.runfolder import RunFolder
-    from nearsight.train.task import Page, Picture
-    from nearsight.train.wording import model_words
+    from nearsight.classification.report import CAPTIONS
+    from nearsight.classification.use import run_recipe
+    from nearsight.engine.task import Page, Picture
+    from nearsight.reports import plots
+    from nearsight.reports.page import page_html, picture_file, run_files
+    from nearsight.reports.words import model_words
+    from nearsight.runs.durable import replace
+    from nearsight.runs.folder import RunFolder
 
     folders = {name: out / name.lower() for name in summaries}
     rows = [("", "model", "test top-1", "val top-1 (selected)", "parameters", "time")]

@@ -11,15 +11,15 @@ from cyclopts import App, Parameter
 from nearsight.cli.training import resumable
 
 if TYPE_CHECKING:
-    from nearsight.train.engine import Trainer
-    from nearsight.train.listeners import Listener
+    from nearsight.engine.callbacks import Listener
+    from nearsight.engine.trainer import Trainer
 
 app = App(name="detect", help="Train detectors on images with boxes, measure them and use them.")
 
 
 def _audience(trainer: Trainer) -> list[Listener]:
-    from nearsight.train.progress import make_progress
-    from nearsight.train.trackers import make_trackers
+    from nearsight.engine.progress import make_progress
+    from nearsight.engine.trackers import make_trackers
 
     progress = make_progress(trainer.total_steps)
     progress.note(f"run: {trainer.folder.path}  device: {trainer.device}  steps: {trainer.total_steps}")
@@ -81,12 +81,12 @@ def train(
     override
         Allow changes that alter a run that is resumed.
     """
-    from nearsight.train.detection import with_body_options
-    from nearsight.train.exits import reported
-    from nearsight.train.recipe_file import read_changes, resolve_recipe
-    from nearsight.train.runfolder import RunFolder, free_run_path
-    from nearsight.train.runner import train as train_run
-    from nearsight.train.trackers import check_trackers
+    from nearsight.detection.task import with_body_options
+    from nearsight.engine.trackers import check_trackers
+    from nearsight.engine.training import train as train_run
+    from nearsight.recipes.files import read_changes, resolve_recipe
+    from nearsight.runs.exits import reported
+    from nearsight.runs.folder import RunFolder, free_run_path
 
     named = {
         "model": model, "image_size": image_size, "epochs": epochs, "batch": None if batch == "auto" else batch,
@@ -112,14 +112,14 @@ def train(
 
 
 def _print_unread(problems: list[str]) -> None:
-    from nearsight.data.imageset import printable
+    from nearsight.images.imageset import printable
 
     for problem in problems:
         print(f"not read: {printable(problem)}")
 
 
 def _assignments(pairs: list[str]) -> dict[str, Any]:
-    from nearsight.train.recipe_file import plain_yaml
+    from nearsight.recipes.files import plain_yaml
 
     values = {}
     for pair in pairs:
@@ -175,10 +175,10 @@ def evaluate(
     """
     import json
 
-    from nearsight.data.bad_images import BadImageLog
-    from nearsight.train.detection import coco_results, compared
-    from nearsight.train.detection_use import detection_recipe, load_detector, sets_to_measure
-    from nearsight.train.runfolder import RunFolder
+    from nearsight.detection.task import coco_results, compared
+    from nearsight.detection.use import detection_recipe, load_detector, sets_to_measure
+    from nearsight.images.unreadable import BadImageLog
+    from nearsight.runs.folder import RunFolder
 
     detector = load_detector(run, device)
     recipe = detection_recipe(RunFolder(run))
@@ -231,9 +231,9 @@ def predict(
     device
         cpu, cuda or mps.
     """
-    from nearsight.train.detection_report import draw_boxes
-    from nearsight.train.detection_use import load_detector, read_images, write_results
-    from nearsight.train.reading import picture_files
+    from nearsight.classification.use import picture_files
+    from nearsight.detection.report import draw_boxes
+    from nearsight.detection.use import load_detector, read_images, write_results
 
     if not images:
         raise ValueError("name images or folders to look at")
@@ -281,8 +281,8 @@ def demo(*, run: Path | None = None, epochs: float = 40.0, device: str = "auto")
     device
         cpu, cuda or mps.
     """
-    from nearsight.data.detection import BUNDLED, open_detection
-    from nearsight.train.runfolder import free_run_path
+    from nearsight.detection.sources import BUNDLED, open_detection
+    from nearsight.runs.folder import free_run_path
 
     folder = free_run_path(Path("runs"), "detect-demo") if run is None else run
     seconds = _DEMO_START + _DEMO_EPOCH * epochs

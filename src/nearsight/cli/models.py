@@ -55,8 +55,8 @@ def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | N
     from rich.progress import track
     from rich.table import Table
 
+    from nearsight.cost import known_costs, model_cost
     from nearsight.models import list_models
-    from nearsight.models.flops import known_costs, model_cost
     from nearsight.models.reported import REPORTED
 
     names = list_models(pattern)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
-    from nearsight.data import ImageSet
     from nearsight.explorer.sources import RunSource, Source
+    from nearsight.images.imageset import ImageSet
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def samples_of(sources: Sequence[Source], count: int = 12, longest: int = 1024) 
 def pictures_for(source: Source) -> Pictures:
     """The validation pictures of a run whose data is still there and unchanged, the bundled ones otherwise."""
     from nearsight.analysis.pictures import SAMPLES
-    from nearsight.data import open_data
+    from nearsight.datasets.sources import open_data
     from nearsight.explorer.sources import RunSource
 
     missing = ""
@@ -81,8 +81,8 @@ def pictures_for(source: Source) -> Pictures:
 
 
 def _own_pictures(source: RunSource) -> Pictures:
-    from nearsight.train.environment import without_home
-    from nearsight.train.image_data import ImageData
+    from nearsight.classification.data import ImageData
+    from nearsight.runs.environment import without_home
 
     images = ImageData(source.recipe.with_changes(download=False)).split("val")
     known = (source.run.read_json("data.json") or {}).get("val")

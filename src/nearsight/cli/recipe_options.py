@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from nearsight.train.recipe import Recipe
-from nearsight.train.recipe_file import plain_yaml
-from nearsight.train.recipes import named_recipe
-from nearsight.train.wording import value_words
+from nearsight.recipes.files import plain_yaml
+from nearsight.recipes.named import named_recipe
+from nearsight.recipes.recipe import Recipe
+from nearsight.reports.words import value_words
 
 DEFAULT_RECIPE = "small"
 """What settings start from when no recipe is named."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from nearsight.train.recipe import Recipe
+    from nearsight.recipes.recipe import Recipe
 
 
 def recipes(*names: str) -> int:
@@ -21,7 +21,7 @@ def recipes(*names: str) -> int:
     from rich.console import Console
 
     from nearsight.cli.recipe_options import DEFAULT_RECIPE
-    from nearsight.train.recipes import RECIPES, named_recipe
+    from nearsight.recipes.named import RECIPES, named_recipe
 
     console = Console()
     if names:
@@ -44,8 +44,8 @@ def _table(chosen: dict[str, Recipe], *, whole: bool) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    from nearsight.train.recipe_file import FIELDS
-    from nearsight.train.wording import value_words
+    from nearsight.recipes.files import FIELDS
+    from nearsight.reports.words import value_words
 
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("field", no_wrap=True)

@@ -13,9 +13,9 @@ from cyclopts import Parameter
 from nearsight.cli.recipe_options import DEFAULT_RECIPE, ChangeFlags, RecipeFlags, given_flags
 
 if TYPE_CHECKING:
-    from nearsight.train.engine import Trainer
-    from nearsight.train.listeners import Listener
-    from nearsight.train.recipe import Recipe
+    from nearsight.engine.callbacks import Listener
+    from nearsight.engine.trainer import Trainer
+    from nearsight.recipes.recipe import Recipe
 
 Show = Literal["auto", "plain", "json", "quiet"]
 Flags = Annotated[RecipeFlags, Parameter(name="*")]  # type: ignore[valid-type]
@@ -56,7 +56,7 @@ def train(
     show
         How to report progress.
     """
-    from nearsight.train.recipe_file import read_changes, resolve_recipe
+    from nearsight.recipes.files import read_changes, resolve_recipe
 
     changes = given_flags(flags)
     if data:
@@ -88,8 +88,8 @@ def resume(
     show
         How to report progress.
     """
-    from nearsight.train.reading import run_recipe
-    from nearsight.train.recipe_file import apply_changes
+    from nearsight.classification.use import run_recipe
+    from nearsight.recipes.files import apply_changes
 
     recipe = apply_changes(run_recipe(run), given_flags(flags), where="the command line")
     return _train(recipe, run, show=show, override=override, base=None)
@@ -119,11 +119,11 @@ def evaluate(
     json
         Print JSON.
     """
-    from nearsight.data.imageset import printable
-    from nearsight.train.exits import reported
-    from nearsight.train.metrics import json_line
-    from nearsight.train.reading import evaluate_run
-    from nearsight.train.wording import measured
+    from nearsight.classification.use import evaluate_run
+    from nearsight.images.imageset import printable
+    from nearsight.reports.words import measured
+    from nearsight.runs.exits import reported
+    from nearsight.runs.metrics_log import json_line
 
     with reported():
         found = evaluate_run(run, data, split=split, device=device)
@@ -162,9 +162,9 @@ def predict(
     json
         Print one JSON object per picture.
     """
-    from nearsight.train.exits import reported
-    from nearsight.train.metrics import json_line
-    from nearsight.train.reading import predict_images
+    from nearsight.classification.use import predict_images
+    from nearsight.runs.exits import reported
+    from nearsight.runs.metrics_log import json_line
 
     if top < 1:
         raise ValueError(f"--top must be at least 1, got {top}")
@@ -182,7 +182,7 @@ def predict(
 @contextmanager
 def resumable(path: Path) -> Iterator[None]:
     """Where a run ends early, what there is to say of it; where a signal ended it, also how to go on."""
-    from nearsight.train.exits import PREEMPTED, reported
+    from nearsight.runs.exits import PREEMPTED, reported
 
     try:
         with reported():
@@ -194,12 +194,12 @@ def resumable(path: Path) -> Iterator[None]:
 
 
 def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str | None, fit_batch: bool = False) -> int:
-    from nearsight.train.progress import make_progress
-    from nearsight.train.recipe_file import describe_changes
-    from nearsight.train.recipes import named_recipe
-    from nearsight.train.runfolder import RunFolder
-    from nearsight.train.runner import train as train_run
-    from nearsight.train.trackers import check_trackers, make_trackers
+    from nearsight.engine.progress import make_progress
+    from nearsight.engine.trackers import check_trackers, make_trackers
+    from nearsight.engine.training import train as train_run
+    from nearsight.recipes.files import describe_changes
+    from nearsight.recipes.named import named_recipe
+    from nearsight.runs.folder import RunFolder
 
     check_trackers(recipe)
     selections: list[str] = []  # only the process that leads has an audience
@@ -224,8 +224,8 @@ def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str 
 
 
 def _new_run_path(recipe: Recipe, name: str) -> Path:
-    from nearsight.train.distributed import launched_by_torchrun
-    from nearsight.train.runfolder import free_run_path
+    from nearsight.engine.distributed import launched_by_torchrun
+    from nearsight.runs.folder import free_run_path
 
     if launched_by_torchrun():
         raise ValueError("under torchrun the run needs a name that restarts can find: add --run runs/NAME")
@@ -234,9 +234,9 @@ def _new_run_path(recipe: Recipe, name: str) -> Path:
 
 
 def _print_summary(summary: dict[str, Any], path: Path, show: Show, selection: str) -> None:
-    from nearsight.data.imageset import printable
-    from nearsight.train.metrics import json_line
-    from nearsight.train.wording import measured, weights_words
+    from nearsight.images.imageset import printable
+    from nearsight.reports.words import measured, weights_words
+    from nearsight.runs.metrics_log import json_line
 
     if show == "json":
         print(json_line({"kind": "done", "run": str(path), **summary}))
@@ -257,7 +257,7 @@ def _print_predictions(predictions: list[Any]) -> None:
     from rich.markup import escape
     from rich.table import Column, Table
 
-    from nearsight.data.imageset import printable
+    from nearsight.images.imageset import printable
 
     table = Table(Column("picture", overflow="fold"), "classes")  # a path that is cut short cannot be copied
     for one in predictions:

@@ -17,11 +17,11 @@ from PIL import Image
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from nearsight.data import BadImage
-from nearsight.data.decode import Limits, decode_image
 from nearsight.explorer.guard import MAX_BODY, Guard, is_every_address, is_loopback
 from nearsight.explorer.sources import Source
 from nearsight.explorer.store import BusyError, Store
+from nearsight.images.decode import Limits, decode_image
+from nearsight.images.imageset import BadImage
 
 UPLOAD_LIMITS = Limits(max_pixels=24_000_000, max_side=20_000, max_bytes=MAX_BODY)
 UPLOAD_SECONDS = 30.0

@@ -10,14 +10,15 @@ from torch import Tensor, nn
 
 from nearsight.analysis.pictures import DEFAULT_SIZE, model_size
 from nearsight.analysis.walk import inspectable
-from nearsight.data import IMAGENET_MEAN, IMAGENET_STD
-from nearsight.data.counter import hash32
-from nearsight.models import create_model, from_timm
-from nearsight.train.classifier import build_classifier, timm_model
-from nearsight.train.exits import DiskError
-from nearsight.train.recipe_file import thaw
-from nearsight.train.runfolder import CLASSES, CONFIG, RunFolder, class_names
-from nearsight.train.weights import load_weights, read_weights, selected_weights
+from nearsight.classification.model import build_classifier, timm_model
+from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD
+from nearsight.models import create_model
+from nearsight.randomness import hash32
+from nearsight.recipes.files import thaw
+from nearsight.runs.exits import DiskError
+from nearsight.runs.folder import CLASSES, CONFIG, RunFolder, class_names
+from nearsight.weights.files import load_weights, read_weights, selected_weights
+from nearsight.weights.timm import from_timm
 
 INITIALISATION = 1  # which of a seed's streams a run draws its first weights from
 

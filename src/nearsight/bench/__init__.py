@@ -1,0 +1,1 @@
+"""Measuring layers and models beside their peers."""

@@ -1,0 +1,1 @@
+"""Image classification, whole: recipe, data, model, loss, report, use."""

@@ -1,0 +1,104 @@
+"""Learning from a teacher (DeiT, section 4): hard labels or soft ones, from any classifier of the same classes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nearsight.analysis.pictures import normalisation
+from nearsight.classification.model import build_classifier, require_size, timm_model
+from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD
+from nearsight.recipes.files import thaw
+from nearsight.recipes.recipe import Recipe
+from nearsight.runs.folder import CONFIG, class_names
+from nearsight.weights.files import load_weights, read_weights
+
+
+def load_teacher(recipe: Recipe, classes: Sequence[str]) -> nn.Module:
+    """The recipe's teacher, frozen: a run folder, ``timm:NAME`` with its public weights, or ``NAME=WEIGHTS``."""
+    teacher = _read_teacher(recipe, classes)
+    return teacher.eval().requires_grad_(False)
+
+
+def _read_teacher(recipe: Recipe, classes: Sequence[str]) -> nn.Module:
+    num_classes = len(classes)
+    if recipe.teacher.startswith("timm:"):
+        model = timm_model(recipe.teacher.removeprefix("timm:"), pretrained=True)
+        if getattr(model, "num_classes", num_classes) != num_classes:
+            raise ValueError(f"teacher {recipe.teacher} knows {model.num_classes} classes, the data has {num_classes}")
+        require_size(model, f"teacher {recipe.teacher}", recipe.image_size)
+        return Renormalised(model)
+    folder = Path(recipe.teacher)
+    if (folder / CONFIG).is_file():
+        taught = thaw(folder / CONFIG)
+        if class_names(folder) != list(classes):
+            odd = sorted(set(class_names(folder)) ^ set(classes))[:5]
+            raise ValueError(
+                f"teacher {folder} has other classes than the data; they differ in: {', '.join(odd) or 'their order'}"
+            )
+        if taught.image_size != recipe.image_size:
+            raise ValueError(
+                f"the teacher was trained at {taught.image_size} px, this run is at {recipe.image_size} px"
+            )
+        model = build_classifier(taught.with_changes(init_from="", drop_path=0.0), num_classes)
+        load_weights(model, read_weights(folder), str(folder))
+        return model
+    name, _, weights = recipe.teacher.partition("=")
+    if not weights:
+        raise ValueError(
+            f"teacher {recipe.teacher!r} is not a run folder; write timm:NAME, or MODEL=weights.safetensors"
+        )
+    model = build_classifier(
+        recipe.with_changes(model=name, model_options={}, init_from="", drop_path=0.0), num_classes
+    )
+    load_weights(model, read_weights(weights), weights)
+    return model
+
+
+class Renormalised(nn.Module):
+    """A public model that is given images as ours are normalised, and sees them as its own training had them."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+        own, given = torch.tensor(normalisation(model)), torch.tensor((IMAGENET_MEAN, IMAGENET_STD))
+        self.register_buffer("scale", (given[1] / own[1]).view(3, 1, 1))
+        self.register_buffer("shift", ((given[0] - own[0]) / own[1]).view(3, 1, 1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.model(images * self.scale + self.shift)
+
+
+class BothHeads(nn.Module):
+    """A distilled model in training: logits of the class token and of the distillation token, kept apart."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        return self.model.forward_heads(self.model.read_features(images))  # type: ignore[operator]
+
+
+def distillation_term(logits: Tensor, teacher_logits: Tensor, recipe: Recipe) -> Tensor:
+    """Hard: cross-entropy with the teacher's decision. Soft: KL at a temperature τ, times τ²."""
+    if recipe.distillation == "hard":
+        return F.cross_entropy(logits, teacher_logits.argmax(dim=1))
+    tau = recipe.distill_temperature
+    student = F.log_softmax(logits.float() / tau, dim=1)
+    teacher = F.log_softmax(teacher_logits.float() / tau, dim=1)
+    return F.kl_div(student, teacher, reduction="batchmean", log_target=True) * tau**2
+
+
+@torch.no_grad()
+def ask_teacher(teacher: nn.Module, images: Tensor, precision: torch.dtype) -> Tensor:
+    """The teacher's logits for the very images the student sees."""
+    with torch.autocast(images.device.type, precision, enabled=precision != torch.float32):
+        return teacher(images)

@@ -1,0 +1,168 @@
+"""The report's sections on a classifier: where it errs, how its attention developed, what it looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from nearsight.analysis import attention_maps
+from nearsight.classification.data import ImageData
+from nearsight.engine.task import Page, Picture, Place
+from nearsight.images.batch_augment import BatchEval
+from nearsight.images.imageset import BadImage, ImageSet
+from nearsight.images.transforms import EvalTransform
+from nearsight.reports import plots
+
+_WORST, _SHOWN = 18, 3
+CAPTIONS = {
+    "Confusion matrix": (
+        "Rows are true classes, columns what the model said. Colour is the share of the row, a number counts images; "
+        "what lies off the diagonal is wrong."
+    ),
+    "Worst mistakes": (
+        "The images whose true class was given the smallest probability: what each is, what it was taken for, and the "
+        "probability of that."
+    ),
+    "Gates": (
+        "One line for each head of a gated layer. σ(λ) is the share of its attention that a head gives to position, "
+        "the convolution it was born as; the rest goes by content, and at 0 the head is plain attention. Gates move "
+        "slowly: after a few epochs flat lines are expected, and do not mean that nothing was learned."
+    ),
+    "Nonlocality": (
+        "How far each layer looks: the distance between a patch and what it attends to, in patches, averaged over "
+        "heads, patches and validation images. A layer whose line rises sees more of the picture than it began with."
+    ),
+    "Attention maps": (
+        "Validation pictures as the model sees them, and for each layer how much the patch in the red square attends "
+        "to every patch, averaged over heads. Brighter is more; each map has its own scale."
+    ),
+}
+
+
+def classification_pages(model: nn.Module, data: ImageData, records: list[dict[str, Any]], place: Place) -> list[Page]:
+    """Confusion, worst mistakes, gates and nonlocality over time, attention maps."""
+    alone = Place(place.device, precision=place.precision)
+    split = "test" if data.splits.test is not None else "val"
+    probabilities, labels, indices = predict_split(model, data, split, alone)
+    pages = [
+        _confusion_page(probabilities, labels, data, split),
+        _mistakes_page(probabilities, labels, indices, data, split),
+        development_page(records),
+        attention_page(model, data, alone),
+    ]
+    return [page for page in pages if page is not None]
+
+
+@torch.no_grad()
+def predict_split(model: nn.Module, data: ImageData, split: str, place: Place) -> tuple[Tensor, Tensor, Tensor]:
+    """(probabilities [N, classes], labels [N], places in the set [N]) on the CPU."""
+    model.eval()
+    rows = []
+    for batch in data.eval_batches(split, place):
+        with torch.autocast(place.device.type, place.precision, enabled=place.precision != torch.float32):
+            logits = model(batch.images)
+        rows.append((logits.float().softmax(dim=1).cpu(), batch.labels.cpu(), batch.indices.cpu()))
+    probabilities, labels, indices = (torch.cat(column) for column in zip(*rows, strict=True))
+    return probabilities, labels, indices
+
+
+def _confusion_page(probabilities: Tensor, labels: Tensor, data: ImageData, split: str) -> Page:
+    count = len(data.classes)
+    counts = torch.zeros(count, count, dtype=torch.int64)
+    counts.index_put_((labels, probabilities.argmax(dim=1)), torch.ones_like(labels), accumulate=True)
+    right, total = counts.diag(), counts.sum(dim=1)
+    rows = [("class", "images", "right")]
+    for name, hits, of in zip(data.classes, right.tolist(), total.tolist(), strict=True):
+        rows.append((name, str(of), f"{100 * hits / of:.1f} %" if of else "–"))
+    drawn = _picture("Confusion matrix", plots.confusion_matrix(counts.numpy(), data.classes))
+    return Page(f"By class ({split})", table=tuple(rows), pictures=(drawn,))
+
+
+def _mistakes_page(probabilities: Tensor, labels: Tensor, indices: Tensor, data: ImageData, split: str) -> Page | None:
+    """The images whose true class was given the smallest probability."""
+    given = probabilities.gather(1, labels[:, None])[:, 0]
+    wrong = torch.nonzero(probabilities.argmax(dim=1) != labels)[:, 0]
+    if not len(wrong):
+        return None
+    worst = wrong[given[wrong].argsort()[:_WORST]]
+    images, pictures, titles = data.split(split), [], []
+    for row in worst.tolist():
+        guess = int(probabilities[row].argmax())
+        pictures.append(images.read(int(indices[row])))
+        share = 100 * float(probabilities[row, guess])
+        truth = data.classes[int(labels[row])]
+        titles.append(f"{_one_line(truth)}, taken for\n{_one_line(data.classes[guess])} ({share:.0f} %)")
+    drawn = _picture("Worst mistakes", plots.picture_grid(pictures, titles))
+    return Page(f"Worst mistakes ({split})", pictures=(drawn,))
+
+
+def development_page(records: list[dict[str, Any]]) -> Page | None:
+    """How gates and nonlocality changed during training."""
+    drawn = (("Gates", plots.gates(records)), ("Nonlocality", plots.nonlocality(records)))
+    pictures = tuple(_picture(name, content) for name, content in drawn if content is not None)
+    return Page("How attention developed", pictures=pictures) if pictures else None
+
+
+def attention_page(model: nn.Module, data: ImageData, place: Place) -> Page | None:
+    """For a few validation pictures, where each layer looks from the centre, averaged over heads."""
+    size = data.recipe.image_size
+    normalise = BatchEval(size).to(place.device)
+    pictures: list[np.ndarray] = []
+    titles: list[str] = []
+    marks: list[plots.Mark] = []
+    columns = 1
+    for label, seen in _one_of_each(data.split("val"), EvalTransform(size, crop_ratio=data.recipe.eval_crop)):
+        image = normalise(seen[None].to(place.device))
+        try:
+            maps = attention_maps(model, image)
+        except ValueError:  # a model of an unknown kind
+            return None
+        # Windows of local attention have their own figures; a network of convolutions has no maps at all.
+        if not maps or any(weights.ndim != 4 for weights in maps.values()):
+            return None
+        pictures.append(seen.permute(1, 2, 0).numpy())
+        titles.append(data.classes[label])
+        drawn = {layer: _from_the_centre(weights[0].mean(dim=0)) for layer, weights in maps.items()}
+        side = len(next(iter(drawn.values())))
+        marks.append(plots.Mark(side // 2 * size / side, side // 2 * size / side, size / side))
+        for layer, attention in drawn.items():
+            pictures.append(attention)
+            titles.append(f"layer {layer + 1}")
+            marks.append(plots.Mark(side // 2, side // 2, 1))
+        columns = len(drawn) + 1
+    if not pictures:
+        return None
+    drawn_maps = plots.picture_grid(pictures, titles, columns=columns, marks=marks)
+    return Page("Where it looks", pictures=(_picture("Attention maps", drawn_maps),))
+
+
+def _one_of_each(images: ImageSet, fit: EvalTransform) -> Iterator[tuple[int, Tensor]]:
+    """(label, uint8 [3, size, size]) of the first readable image of a few classes, spread over all of them."""
+    classes = np.unique(images.labels)
+    chosen = classes[np.linspace(0, len(classes) - 1, min(_SHOWN, len(classes))).round().astype(int)]
+    for label in chosen.tolist():
+        for index in np.flatnonzero(images.labels == label).tolist():
+            try:
+                yield label, fit(images.read(index))
+            except BadImage:
+                continue
+            break
+
+
+def _picture(name: str, content: bytes) -> Picture:
+    return Picture(name, content, CAPTIONS[name])
+
+
+def _one_line(name: str) -> str:
+    return name.replace("\n", " ")
+
+
+def _from_the_centre(weights: Tensor) -> np.ndarray:
+    """[N, N] over a square grid → the middle query's map [side, side]."""
+    side = round(weights.shape[0] ** 0.5)
+    query = (side // 2) * side + side // 2
+    return weights[query].reshape(side, side).float().cpu().numpy()

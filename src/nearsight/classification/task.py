@@ -1,0 +1,188 @@
+"""Image classification as a task for the engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nearsight.classification.data import ImageData
+from nearsight.classification.distillation import BothHeads, ask_teacher, distillation_term, load_teacher
+from nearsight.classification.model import build_classifier
+from nearsight.engine.batch_size import validation_warning
+from nearsight.engine.device import compiles, pick_precision
+from nearsight.engine.distributed import World
+from nearsight.engine.task import Batch, Inputs, Page, Place
+from nearsight.images.augmentation import Mixing
+from nearsight.images.batch_augment import BatchAugment
+from nearsight.images.batch_mixing import BatchMix
+from nearsight.images.imageset import Splits
+from nearsight.recipes.recipe import Recipe
+from nearsight.runs.folder import CLASSES
+
+_LARGEST_GROUP = 16  # images that share a mixing decision; small enough for any sensible number of processes
+
+
+class Targets(NamedTuple):
+    """Labels [B] or label distributions [B, classes], and the teacher's logits where there is one."""
+
+    labels: Tensor
+    teacher: Tensor | None
+
+
+def _mixing(recipe: Recipe, group: int) -> Mixing:
+    return Mixing(
+        mixup=recipe.mixup,
+        cutmix=recipe.cutmix,
+        prob=recipe.mix_probability,
+        switch=recipe.mix_switch,
+        smoothing=recipe.label_smoothing,
+        group=group,
+    )
+
+
+class ClassificationTask:
+    """Top-1 accuracy on an image source, by any of our models or timm's."""
+
+    selection = "top1"
+
+    def __init__(self, recipe: Recipe, splits: Splits | None = None) -> None:
+        self.recipe = recipe
+        self.data = ImageData(recipe, splits)
+        self.num_classes = len(self.data.classes)
+        if self.num_classes < 2:
+            raise ValueError(f"classification needs at least two classes; {recipe.data} has {self.num_classes}")
+        self.mixes = bool((recipe.mixup or recipe.cutmix) and recipe.mix_probability)
+        group = math.gcd(recipe.batch, _LARGEST_GROUP)
+        self.batch_multiple = group if self.mixes else 1
+        self._mixing = _mixing(recipe, group) if self.mixes else None
+        self._teacher = load_teacher(recipe, self.data.classes) if recipe.teacher else None
+        self.device = torch.device("cpu")
+        self._augment: BatchAugment | None = None
+        self._mix: nn.Module | None = None
+        self._pixels: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.data.steps_per_epoch
+
+    @property
+    def stays_on_device(self) -> bool:
+        return self.data.resident
+
+    def describe(self) -> list[str]:
+        kept = "" if self.recipe.fraction == 1 else f"; {len(self.data.splits.train)} training images kept"
+        where = "resident on the device" if self.data.resident else f"streamed by {self.recipe.workers} workers"
+        warning = validation_warning(self.data.splits.val)
+        return [f"data: {self.data.splits.origin}{kept}; {where}", *([warning] if warning else [])]
+
+    def fingerprint(self) -> dict[str, Any]:
+        names = ("train", "val", "test")
+        return {name: self.data.split(name).fingerprint() for name in names if self.has_split(name)}
+
+    def files(self) -> dict[str, str]:
+        files = {CLASSES: "\n".join(self.data.classes) + "\n"}
+        if self.recipe.fraction < 1:
+            files["train_images.txt"] = "\n".join(self.data.splits.train.names) + "\n"
+        return files
+
+    def build_model(self) -> nn.Module:
+        return build_classifier(self.recipe, self.num_classes)
+
+    def training_module(self, model: nn.Module) -> nn.Module:
+        if self.recipe.teacher and getattr(model, "distilled", False):
+            return BothHeads(model)
+        return model
+
+    def feed(self, start_step: int, place: Place) -> Iterator[list[Inputs]]:
+        self._move_to(place.device)
+        return self.data.training_batches(start_step, place)
+
+    def _move_to(self, device: torch.device) -> None:
+        recipe = self.recipe
+        self.device = device
+        self._augment = self.data.augmentation().to(device)
+        if self._mixing is not None:
+            self._mix = BatchMix(self._mixing, self.num_classes).to(device)
+        if compiles(recipe, device):
+            self._augment.compile(dynamic=False)  # hundreds of small operations become a few
+            if self._mix is not None:
+                self._mix.compile()  # the place of a micro-batch in its batch may vary
+        if self._teacher is not None:
+            self._teacher.to(device)
+        if self.data.resident:
+            self._pixels = self.data.on_device("train", device)
+
+    def prepare(self, inputs: Inputs, step: Tensor, first: int) -> Batch:
+        assert self._augment is not None
+        if self._pixels is not None:
+            pixels, all_labels = self._pixels
+            images, labels = pixels[inputs["indices"]], all_labels[inputs["indices"]]
+        else:
+            images, labels = inputs["images"], inputs["labels"]
+        images = self._augment(images, inputs["keys"])
+        if self._mix is not None:
+            images, labels = self._mix(images, labels, self.recipe.seed, step, first)
+        if self.recipe.channels_last:
+            images = images.contiguous(memory_format=torch.channels_last)
+        teacher = None
+        if self._teacher is not None:
+            teacher = ask_teacher(self._teacher, images, pick_precision(self.recipe.precision, self.device))
+        return Batch(images, Targets(labels, teacher))
+
+    def loss(self, outputs: Any, batch: Batch) -> Tensor:
+        by_label, by_teacher = outputs if isinstance(outputs, tuple) else (outputs, outputs)
+        targets: Targets = batch.targets
+        # Mixed targets are smoothed already.
+        smoothing = 0.0 if self.mixes else self.recipe.label_smoothing
+        loss = F.cross_entropy(by_label, targets.labels, label_smoothing=smoothing)
+        if targets.teacher is None:
+            return loss
+        share = self.recipe.distill_weight
+        return (1 - share) * loss + share * distillation_term(by_teacher, targets.teacher, self.recipe)
+
+    def sample_names(self, step: int) -> list[str]:
+        epoch, place = divmod(step, self.steps_per_epoch)
+        order = self.data.order(epoch)
+        names = self.data.splits.train.names
+        return [names[int(index)] for index in order.indices[order.part(place, self.recipe.batch)]]
+
+    def problems(self) -> list[str]:
+        return self.data.problems()
+
+    def has_split(self, split: str) -> bool:
+        return split != "test" or self.data.splits.test is not None
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module, split: str, place: Place) -> Iterable[tuple[str, float]]:
+        model.eval()
+        sums = torch.zeros(4, dtype=torch.float64, device=place.device)  # images, loss, right, right among five
+        deep = min(5, self.num_classes)
+        for batch in self.data.eval_batches(split, place):
+            with torch.autocast(place.device.type, place.precision, enabled=place.precision != torch.float32):
+                logits = model(batch.images)
+            logits = logits.float()
+            right = logits.topk(deep, dim=1).indices == batch.labels[:, None]
+            loss = F.cross_entropy(logits, batch.labels, reduction="sum")
+            counts = (batch.labels.new_tensor(len(right)), loss, right[:, 0].sum(), right.any(dim=1).sum())
+            sums += torch.stack([count.double() for count in counts])
+        World(place.rank, place.world_size).sum(sums)
+        count, loss_sum, top1, top5 = sums.tolist()
+        yield "top1", 100 * top1 / count
+        if self.num_classes > 5:
+            yield "top5", 100 * top5 / count
+        yield "loss", loss_sum / count
+
+    def observe(self, model: nn.Module, place: Place) -> Iterable[tuple[str, Any]]:
+        from nearsight.classification.observation import look_inside
+
+        return look_inside(model, self.data, place)
+
+    def report_pages(self, model: nn.Module, records: list[dict[str, Any]], place: Place) -> list[Page]:
+        from nearsight.classification.report import classification_pages
+
+        return classification_pages(model, self.data, records, place)

@@ -1,0 +1,1 @@
+"""From what a person names as data to sets of labelled images."""

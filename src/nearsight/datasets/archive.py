@@ -1,0 +1,169 @@
+"""Unpacking archives nobody vouches for: nothing outside the target, no links, no bombs, nothing half-done left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from nearsight.images.imageset import printable
+
+ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
+
+
+@dataclass(frozen=True)
+class ArchiveLimits:
+    max_bytes: int = 500 * 2**30
+    """Of everything unpacked."""
+    max_ratio: float = 100.0
+    """Unpacked bytes over the archive's own; counts from the first `free_bytes` on."""
+    free_bytes: int = 2**20
+    max_entries: int = 20_000_000
+
+
+@dataclass
+class _Budget:
+    """Counts what is really written, whatever the archive's headers say."""
+
+    limits: ArchiveLimits
+    archive_bytes: int
+    written: int = 0
+    entries: int = 0
+
+    def entry(self, name: str) -> None:
+        self.entries += 1
+        if self.entries > self.limits.max_entries:
+            raise ValueError(f"more than {self.limits.max_entries} entries, at {printable(name)!r}")
+
+    def add(self, count: int, name: str) -> None:
+        self.written += count
+        ratio_bytes = max(self.limits.free_bytes, int(self.limits.max_ratio * self.archive_bytes))
+        if self.written > min(self.limits.max_bytes, ratio_bytes):
+            why = f"over {self.limits.max_ratio:g}:1" if ratio_bytes < self.limits.max_bytes else "too large"
+            raise ValueError(f"unpacks to more than {self.written - 1} bytes ({why}), at {printable(name)!r}")
+
+
+def _refuse(name: str, why: str) -> ValueError:
+    return ValueError(f"refused entry {printable(name)!r}: {why}")
+
+
+def _safe_parts(name: str) -> tuple[str, ...]:
+    path = PurePosixPath(name)
+    if path.is_absolute() or "\\" in name or "\0" in name or (len(name) > 1 and name[1] == ":"):
+        raise _refuse(name, "absolute or foreign path")
+    if ".." in path.parts:
+        raise _refuse(name, "leads out of the archive's folder")
+    if any(len(os.fsencode(part)) > 255 for part in path.parts):
+        raise _refuse(name, "a name longer than 255 bytes")
+    return path.parts
+
+
+def _tar_entries(tar: tarfile.TarFile, target: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    while (member := tar.next()) is not None:
+        tar.members = []  # type: ignore[attr-defined]  # the list tarfile keeps would grow with every member
+        if member.isdir():
+            _safe_parts(member.name)
+            continue
+        if not member.isfile() or member.issparse():
+            raise _refuse(member.name, "not a plain file (link, device or sparse)")
+        _safe_parts(member.name)
+        try:
+            tarfile.data_filter(member, str(target))
+        except tarfile.FilterError as error:
+            raise _refuse(member.name, str(error)) from None
+        content = tar.extractfile(member)
+        if content is not None:
+            yield member.name, content
+
+
+def _zip_entries(archive: zipfile.ZipFile) -> Iterator[tuple[str, IO[bytes]]]:
+    for entry in archive.infolist():
+        kind = stat.S_IFMT(entry.external_attr >> 16)
+        if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+            raise _refuse(entry.filename, "not a plain file (link or device)")
+        if entry.flag_bits & 1:
+            raise _refuse(entry.filename, "encrypted")
+        _safe_parts(entry.orig_filename)  # `filename` may have been cleaned up by zipfile
+        if not entry.is_dir():
+            with archive.open(entry) as content:
+                yield entry.filename, content
+
+
+@contextmanager
+def _entries(archive: Path, target: Path) -> Iterator[Iterator[tuple[str, IO[bytes]]]]:
+    if zipfile.is_zipfile(archive) and not tarfile.is_tarfile(archive):
+        with zipfile.ZipFile(archive) as opened_zip:
+            yield _zip_entries(opened_zip)
+    else:
+        with tarfile.open(archive, "r:*") as opened_tar:
+            yield _tar_entries(opened_tar, target)
+
+
+def _unpack(archive: Path, target: Path, suffixes: tuple[str, ...] | None, limits: ArchiveLimits) -> int:
+    budget = _Budget(limits, archive.stat().st_size)
+    taken: set[str] = set()
+    skipped = 0
+    with _entries(archive, target) as entries:
+        for name, content in entries:
+            budget.entry(name)
+            parts = _safe_parts(name)
+            folded = "/".join(parts).casefold()
+            if folded in taken:
+                raise _refuse(name, "the same name twice (but for upper and lower case)")
+            taken.add(folded)
+            if suffixes is not None and not name.lower().endswith(suffixes):
+                skipped += 1
+                continue
+            destination = target.joinpath(*parts)
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            with open(destination, "xb") as out:
+                while chunk := content.read(2**20):
+                    budget.add(len(chunk), name)
+                    out.write(chunk)
+    return skipped
+
+
+def safe_extract(
+    archive: Path,
+    target: Path,
+    *,
+    suffixes: tuple[str, ...] | None = None,
+    limits: ArchiveLimits | None = None,
+) -> int:
+    """Unpack a .zip or .tar into the new folder `target`; with `suffixes`, only files that end so.
+
+    The folder appears complete or not at all. Raises ValueError naming the entry that was refused. Archives within the
+    archive stay packed. Returns how many files were skipped.
+    """
+    archive, target = Path(archive), Path(target)
+    if target.exists():
+        raise ValueError(f"{printable(str(target))} exists already")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
+    try:
+        skipped = _unpack(archive, work, suffixes, limits or ArchiveLimits())
+        os.chmod(work, 0o777 & ~_umask())
+        os.replace(work, target)
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, NotImplementedError, ValueError) as error:
+        shutil.rmtree(work, ignore_errors=True)
+        if isinstance(error, OSError) and target.exists():  # another process finished the same work first
+            return 0
+        raise ValueError(f"{printable(str(archive))}: {printable(str(error), 400)}") from None
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    return skipped
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

@@ -1,0 +1,209 @@
+"""WebDataset shards (.tar) with random access: an index of offsets, so that order is exact and nothing is unpacked.
+
+Members of one sample share the name before the first dot: `0001.jpg` with `0001.cls` (a number or a class name) or
+`0001.json` (an object with "label" or "class"). Nothing else is decoded, ever.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+
+from nearsight.datasets.splitting import encode_labels, group_by_split
+from nearsight.images.decode import DEFAULT_LIMITS, Limits, decode_image
+from nearsight.images.imageset import BadImage, ImageSet, PackedNames, digest, printable
+
+_IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp")
+_LABEL_KEYS = ("label", "class", "cls", "target")
+_MAX_LABEL_BYTES = 2**20
+
+
+@dataclass
+class _Sample:
+    offset: int = -1
+    size: int = 0
+    label: str | None = None
+
+
+@dataclass
+class ShardIndex:
+    """Where every image of some shards lies, and what was passed over."""
+
+    paths: list[Path] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    shard: list[int] = field(default_factory=list)
+    offset: list[int] = field(default_factory=list)
+    size: list[int] = field(default_factory=list)
+    ignored: Counter[str] = field(default_factory=Counter)
+    """Members that are not decoded, by extension."""
+
+
+def expand_braces(pattern: str) -> list[str]:
+    """'a-{000..002}.tar' and 'a-{x,y}.tar' to the names they stand for."""
+    choices = []
+    for piece in re.split(r"(\{[^{}]*\})", pattern):
+        span = re.fullmatch(r"\{(\d+)\.\.(\d+)\}", piece)
+        if span:
+            first, last = span.groups()
+            if int(last) < int(first) or int(last) - int(first) >= 1_000_000:
+                raise ValueError(f"{printable(pattern)}: {piece} is not a range of at most a million")
+            choices.append([str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)])
+        elif piece.startswith("{"):
+            choices.append(piece[1:-1].split(","))
+        else:
+            choices.append([piece])
+    return ["".join(parts) for parts in product(*choices)]
+
+
+def _label_of(kind: str, data: bytes, where: str) -> str | None:
+    try:
+        text = data.decode("utf-8").strip()
+        if kind == "cls":
+            return text or None
+        value = json.loads(text)
+    except (UnicodeDecodeError, ValueError, RecursionError):
+        raise ValueError(f"{where}: not valid {'UTF-8 text' if kind == 'cls' else 'JSON'}") from None
+    if not isinstance(value, dict):
+        return None
+    found = [value[key] for key in _LABEL_KEYS if isinstance(value.get(key), int | str)]
+    return str(found[0]) if found else None
+
+
+def _index_shard(path: Path, index: ShardIndex) -> None:
+    samples: dict[str, _Sample] = {}
+    shard = len(index.paths)
+    index.paths.append(path)
+    try:
+        with tarfile.open(path, "r:") as tar:
+            while (member := tar.next()) is not None:
+                tar.members = []  # type: ignore[attr-defined]  # the list tarfile keeps would grow with every member
+                _index_member(tar, member, samples, index, printable(path.name))
+    except tarfile.TarError as error:
+        hint = "; shards must be plain .tar, not compressed" if path.stat().st_size else ": empty file"
+        raise ValueError(f"{printable(str(path))}: {printable(str(error))}{hint}") from None
+    except OSError as error:
+        raise ValueError(f"{printable(str(path))}: {error.strerror or error}") from None
+    total = path.stat().st_size
+    for key, sample in samples.items():
+        if sample.offset < 0:
+            continue
+        if sample.label is None:
+            raise ValueError(
+                f"{printable(path.name)}: {printable(key)} has no label; expected {printable(key)}.cls or .json"
+            )
+        if sample.offset + sample.size > total:
+            raise ValueError(f"{printable(path.name)}: the shard is cut short at {printable(key)}")
+        index.names.append(f"{path.name}/{key}")
+        index.labels.append(sample.label)
+        index.shard.append(shard)
+        index.offset.append(sample.offset)
+        index.size.append(sample.size)
+
+
+def _index_member(
+    tar: tarfile.TarFile, member: tarfile.TarInfo, samples: dict[str, _Sample], index: ShardIndex, where: str
+) -> None:
+    if member.isdir():
+        return
+    name = member.name.removeprefix("./")
+    folder, _, base = name.rpartition("/")
+    stem, _, extension = base.partition(".")
+    kind = extension.lower()
+    if not member.isfile() or member.issparse() or name.startswith("/") or ".." in name.split("/"):
+        raise ValueError(f"{where}: refused member {printable(member.name)!r}: a link, device or path out of the shard")
+    if kind not in (*_IMAGE_MEMBERS, "cls", "json"):
+        index.ignored[printable(kind) or "(none)"] += 1
+        return
+    key = f"{folder}/{stem}" if folder else stem
+    sample = samples.setdefault(key, _Sample())
+    if kind in _IMAGE_MEMBERS:
+        if sample.offset >= 0:
+            raise ValueError(f"{where}: two images under the key {printable(key)!r}")
+        sample.offset, sample.size = member.offset_data, member.size
+        return
+    if member.size > _MAX_LABEL_BYTES:
+        raise ValueError(f"{where}: {printable(name)} is larger than {_MAX_LABEL_BYTES} bytes")
+    content = tar.extractfile(member)
+    label = _label_of(kind, content.read() if content else b"", f"{where}: {printable(name)}")
+    if sample.label is None or kind == "cls":  # .cls speaks of the label alone and wins over .json
+        sample.label = label if label is not None else sample.label
+
+
+class ShardImages:
+    """The images of indexed shards."""
+
+    def __init__(
+        self, index: ShardIndex, labels: np.ndarray, classes: Sequence[str], limits: Limits = DEFAULT_LIMITS
+    ) -> None:
+        self.classes, self.labels, self.limits = tuple(classes), labels, limits
+        self.names = PackedNames(index.names)
+        self._paths = index.paths
+        self._shard, self._offset, self._size = (
+            np.asarray(column, dtype=np.int64) for column in (index.shard, index.offset, index.size)
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def read(self, index: int) -> np.ndarray:
+        name, size = self.names[index], int(self._size[index])
+        if size > self.limits.max_bytes:
+            raise BadImage(name, f"file larger than {self.limits.max_bytes} bytes")
+        try:
+            with open(self._paths[self._shard[index]], "rb") as shard:
+                shard.seek(int(self._offset[index]))
+                data = shard.read(size)
+        except OSError as error:
+            raise BadImage(name, error.strerror or type(error).__name__) from None
+        return decode_image(data, name, self.limits)
+
+    def fingerprint(self) -> str:
+        return digest(self.names, self.labels, self.classes, self._size)
+
+
+def looks_like_shard(path: Path) -> bool:
+    """A tar whose first files include a .cls or .json member; a tar of an image folder has none."""
+    with tarfile.open(path, "r:*") as tar:
+        for _ in range(64):
+            member = tar.next()
+            if member is None:
+                return False
+            if member.isfile() and member.name.lower().endswith((".cls", ".json")):
+                return True
+    return False
+
+
+def open_shards(paths: Sequence[Path], root: Path) -> tuple[dict[str, ImageSet], str]:
+    """The splits that the shards' names speak of (all of it train where they do not), and a note for the user."""
+    indices: dict[str, ShardIndex] = {}
+    for split, members in group_by_split(paths, root).items():
+        indices[split] = ShardIndex()
+        for path in members:
+            _index_shard(path, indices[split])
+    if not any(index.names for index in indices.values()):
+        raise ValueError(f"{printable(str(paths[0]))}: no images with labels in {len(paths)} shards")
+    classes = _shard_classes(indices)
+    parts: dict[str, ImageSet] = {}
+    for split, index in indices.items():
+        labels, classes = encode_labels(index.labels, classes)
+        parts[split] = ShardImages(index, labels, classes)
+    ignored = sum((index.ignored for index in indices.values()), Counter())
+    listed = ", ".join(f"{count} .{kind}" for kind, count in sorted(ignored.items()))
+    return parts, f"; members not decoded: {listed}" if listed else ""
+
+
+def _shard_classes(indices: dict[str, ShardIndex]) -> tuple[str, ...] | None:
+    """Numbers are class positions, whatever is missing between them; words are sorted by encode_labels."""
+    values = {label for index in indices.values() for label in index.labels}
+    if not all(re.fullmatch(r"\d{1,6}", value) for value in values):
+        return None
+    return tuple(str(label) for label in range(max(map(int, values)) + 1))

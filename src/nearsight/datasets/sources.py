@@ -1,0 +1,134 @@
+"""From what the user wrote as DATA to image sets."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from nearsight.datasets.archive import ARCHIVE_SUFFIXES, safe_extract
+from nearsight.datasets.bundled import open_clothing
+from nearsight.datasets.folder import open_folder
+from nearsight.datasets.known import KNOWN_NAMES, default_root, open_known
+from nearsight.datasets.npz import open_npz
+from nearsight.datasets.parquet import open_parquet
+from nearsight.datasets.shards import expand_braces, looks_like_shard, open_shards
+from nearsight.datasets.splitting import make_splits
+from nearsight.images.decode import IMAGE_SUFFIXES
+from nearsight.images.imageset import ImageSet, Splits, printable
+
+_ACCEPTED = f"a folder, .npz, .parquet, .tar or .zip, 'clothing', or one of {', '.join(KNOWN_NAMES)}"
+
+
+def open_data(source: str | Path, *, seed: int = 0, val_fraction: float = 0.1, download: bool = False) -> Splits:
+    """Recognise a data source and open it.
+
+    source: an image folder, a .npz, .parquet files, WebDataset .tar shards, an archive of an image folder, the name of
+        a known dataset (optionally `name:folder`), or 'clothing', which comes with the package. A path of that name
+        wins over the name.
+    seed, val_fraction: how val is taken from train where the source has none of its own.
+    download: known datasets may be fetched from the network.
+    """
+    kind, parts = _find(str(source), download)
+    return make_splits(kind, parts, seed=seed, val_fraction=val_fraction)
+
+
+class OneSet(NamedTuple):
+    """Labelled images to evaluate on, the split they are ('all' of a set without any), and where they come from."""
+
+    images: ImageSet
+    split: str
+    origin: str
+
+
+def open_images(source: str | Path, *, split: str = "", download: bool = False) -> OneSet:
+    """One labelled set, to evaluate on: the given split, or the only one; nothing is split off.
+
+    Without `split`, a source with several gives its test split, or else val.
+    """
+    kind, parts = _find(str(source), download)
+    chosen = split or next(name for name in ("test", "val", "train") if name in parts)
+    if chosen not in parts:
+        raise ValueError(f"{kind}: no split {split!r}; it has {', '.join(parts)}")
+    images = parts[chosen]
+    if not len(images):
+        raise ValueError(f"{kind}: its {chosen} split has no images")
+    if len(parts) == 1 and not split:
+        return OneSet(images, "all", f"{kind}: all {len(images)} images")
+    return OneSet(images, chosen, f"{kind}: {len(images)} images of {chosen}")
+
+
+def _find(source: str, download: bool) -> tuple[str, dict[str, ImageSet]]:
+    if source == "clothing" and not Path(source).exists():
+        return "clothing (bundled)", open_clothing()
+    name, colon, root = source.partition(":")
+    if name in KNOWN_NAMES and (colon or not Path(source).exists()):
+        return name, open_known(name, Path(root).expanduser() if root else None, download=download)
+    if (name == "pipe" and colon) or "://" in source:
+        raise ValueError(
+            f"{printable(source)}: commands and addresses are refused as data; fetch it first, then give a path"
+        )
+    if "{" in source and not Path(source).exists():
+        shards = [Path(name).expanduser() for name in expand_braces(source)]
+        return _open_tars(source, shards, shards[0].parent)
+    path = Path(source).expanduser()
+    if not path.exists():
+        here = "" if Path(source).is_absolute() else f" in {Path.cwd()}"
+        raise ValueError(f"{printable(source)}: no such file or folder{here}; data is {_ACCEPTED}")
+    return _open_folder(path) if path.is_dir() else _open_file(path)
+
+
+def _open_folder(path: Path) -> tuple[str, dict[str, ImageSet]]:
+    for suffix in (".parquet", ".tar"):
+        # Two levels are enough for shards, and keep the search out of a million class files.
+        found = sorted([*path.glob(f"*{suffix}"), *path.glob(f"*/*{suffix}")])
+        if found and not _holds_images(path):
+            if suffix == ".parquet":
+                return f"{len(found)} parquet files in {printable(str(path))}", open_parquet(found, path)
+            return _open_tars(str(path), found, path)
+    return f"image folder {printable(str(path))}", open_folder(path)
+
+
+def _holds_images(path: Path) -> bool:
+    return any(file.suffix.lower() in IMAGE_SUFFIXES for depth in ("*", "*/*") for file in path.glob(depth))
+
+
+def _open_file(path: Path) -> tuple[str, dict[str, ImageSet]]:
+    lower, shown = path.name.lower(), printable(str(path))
+    if lower.endswith(".npz"):
+        return f"arrays of {shown}", open_npz(path)
+    if lower.endswith(".parquet"):
+        return f"parquet file {shown}", open_parquet([path], path.parent)
+    if lower.endswith(ARCHIVE_SUFFIXES):
+        if lower.endswith(".tar") and _is_shard(path):
+            return _open_tars(str(path), [path], path.parent)
+        return f"archive {shown}", open_folder(_extracted(path))
+    raise ValueError(f"{shown}: not a kind of data that is known; data is {_ACCEPTED}")
+
+
+def _is_shard(path: Path) -> bool:
+    try:
+        return looks_like_shard(path)
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise ValueError(f"{printable(str(path))}: not a readable tar file: {printable(str(error))}") from None
+
+
+def _open_tars(source: str, paths: Sequence[Path], root: Path) -> tuple[str, dict[str, ImageSet]]:
+    for path in paths:
+        if not path.is_file():
+            raise ValueError(f"{printable(source)}: {printable(str(path))} does not exist")
+    parts, note = open_shards(paths, root)
+    return f"{len(paths)} WebDataset shards of {printable(source)}{note}", parts
+
+
+def _extracted(path: Path) -> Path:
+    """The archive's images, unpacked once; another file under the same name is another folder."""
+    status = path.stat()
+    identity = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
+    target = default_root() / "unpacked" / hashlib.sha256(os.fsencode(identity)).hexdigest()[:24]
+    if not target.is_dir():
+        safe_extract(path, target, suffixes=IMAGE_SUFFIXES)
+    return target

@@ -1,0 +1,1 @@
+"""Object detection, whole: boxes, readers, model, loss, mAP, recipe, report, use."""

@@ -1,0 +1,98 @@
+"""The feature pyramid: maps of several resolutions, all of one width, each knowing what the coarser ones saw."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nearsight.models.resnet import Mixer
+from nearsight.nn import LocalSelfAttention2d
+from nearsight.nn.checks import require_finite
+
+Norm = Callable[[int], nn.Module]
+"""channels → a module that normalises them."""
+
+
+def conv_mixer(channels: int, stride: int) -> nn.Module:
+    return nn.Conv2d(channels, channels, 3, stride, padding=1)
+
+
+# What a mixer takes beside the options of `LocalSelfAttention2d` that a ResNet's `attention` has too.
+MIXER_OPTIONS = ("kernel_size", "num_heads", "value_std", "backend")
+
+
+def attention_mixer(kernel_size: int = 7, num_heads: int = 8, value_std: float = 0.01, **options) -> Mixer:
+    """SASA's layer where a detector had a 3×3: values start at W_V ~ N(0, 0.01²), as the convolutions of the heads do,
+    and a stride becomes a 2×2 average pool after the attention."""
+    require_finite(value_std=value_std)
+
+    def build(channels: int, stride: int) -> nn.Module:
+        layer = LocalSelfAttention2d(channels, channels, kernel_size, stride, num_heads, **options)
+        with torch.no_grad():
+            layer.weight[1].normal_(std=value_std)
+        return layer
+
+    return build
+
+
+def no_norm(channels: int) -> nn.Module:
+    return nn.Identity()
+
+
+def group_norm(channels: int) -> nn.Module:
+    """Groups of eight channels where eight divides them. Holds at any batch size, unlike batch norm."""
+    return nn.GroupNorm(math.gcd(channels, max(channels // 8, 1)), channels)
+
+
+def mix(x: Tensor, mixer: nn.Module, norm: nn.Module, shortcut: bool) -> Tensor:
+    """norm(mixer(x)), and x itself added where there is a shortcut: averaged over 2×2 where the mixer halves the map.
+
+    Attention needs it outside the backbone, where no residual block surrounds it. A fresh window is nearly even, so
+    layer upon layer blurs where things are: without shortcuts detectors learned their boxes far worse than with
+    convolutions, with them they learn alike (docs/detection.md has the numbers).
+    """
+    mixed = norm(mixer(x))
+    if not shortcut:
+        return mixed
+    return mixed + (x if mixed.shape == x.shape else F.avg_pool2d(x, 2, ceil_mode=True))
+
+
+class FeaturePyramid(nn.Module):
+    """Backbone maps C3, C4, C5 (strides 8, 16, 32) → P3 … P7 (strides 8 … 128), `channels` wide each.
+
+    P6 comes from P5, not from C5: SASA's parameter counts leave no room for 2048 input channels. `mixer` makes the
+    3×3s: one after each sum, and with stride 2 the ones that lead to P6 and P7. `shortcut` leads around each of them.
+    """
+
+    def __init__(
+        self,
+        in_channels: Sequence[int],
+        channels: int = 256,
+        *,
+        mixer: Mixer = conv_mixer,
+        norm: Norm = no_norm,
+        shortcut: bool = False,
+    ) -> None:
+        super().__init__()
+        self.channels, self.shortcut = channels, shortcut
+        self.lateral = nn.ModuleList(nn.Conv2d(width, channels, 1) for width in in_channels)
+        self.output = nn.ModuleList(mixer(channels, 1) for _ in in_channels)
+        self.coarser = nn.ModuleList(mixer(channels, 2) for _ in range(2))
+        self.norms = nn.ModuleList(norm(channels) for _ in range(len(in_channels) + 2))
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d) and module.bias is not None:
+                nn.init.kaiming_uniform_(module.weight, a=1)
+                nn.init.zeros_(module.bias)
+
+    def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
+        inner = [lateral(x) for lateral, x in zip(self.lateral, maps, strict=True)]
+        for level in range(len(inner) - 2, -1, -1):
+            inner[level] = inner[level] + F.interpolate(inner[level + 1], size=inner[level].shape[-2:], mode="nearest")
+        levels = [
+            mix(x, mixer, norm, self.shortcut) for x, mixer, norm in zip(inner, self.output, self.norms, strict=False)
+        ]
+        sixth = mix(levels[-1], self.coarser[0], self.norms[-2], self.shortcut)
+        seventh = mix(F.relu(sixth), self.coarser[1], self.norms[-1], self.shortcut)
+        return [*levels, sixth, seventh]

@@ -1,0 +1,229 @@
+"""RetinaNet from built parts: a backbone, a pyramid, two heads and anchors (SASA's section 4.2).
+
+SASA's Table 2 counts one image of 640×640, 90 classes and 6 anchors a position; no other number of anchors and
+source of P6 gives the baseline's 33.4 M parameters and 182 B FLOPS. Its text replaces the pyramid's 3×3s by attention
+as well as the heads', but its 22.0 M and 110 to 111 B are what attention in the heads alone costs (22.0 M, 112 to
+113 B); with the pyramid's it is 20.0 M and 106 to 107 B. Both are here: `…_attention_heads` is the row as it was
+counted, `…_attention` as it is described.
+"""
+
+import inspect
+import math
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from nearsight.detection.anchors import AnchorGrid, anchor_sizes
+from nearsight.detection.heads import DetectionHeads, Kind
+from nearsight.detection.outputs import DetectorOutputs
+from nearsight.detection.pyramid import (
+    MIXER_OPTIONS,
+    FeaturePyramid,
+    Norm,
+    attention_mixer,
+    conv_mixer,
+    group_norm,
+    no_norm,
+)
+from nearsight.detection.vit_backbone import ViTBackbone
+from nearsight.models.registry import arguments_of, create_model, did_you_mean
+from nearsight.models.resnet import ATTENTION_OPTIONS, attention_options
+from nearsight.models.sizes import RESNET_LAYERS
+from nearsight.models.vit import VisionTransformer
+from nearsight.nn import LocalSelfAttention2d
+from nearsight.nn.checks import require_choice, require_images, require_positive
+
+NORMS: dict[str, Norm] = {"none": no_norm, "group": group_norm}
+
+
+class RetinaNet(nn.Module):
+    """Images [B, C, H, W] → raw outputs of every level; losses and boxes come from functions of those.
+
+    The backbone's last three maps (`forward_intermediates`) feed the pyramid. Any image size: what the stride does not
+    divide is padded with zeros, the mean colour of normalised images, on the right and below.
+    """
+
+    def __init__(
+        self, backbone: nn.Module, pyramid: FeaturePyramid, heads: DetectionHeads, anchors: AnchorGrid | None = None
+    ) -> None:
+        super().__init__()
+        self.backbone, self.pyramid, self.heads = backbone, pyramid, heads
+        self.anchors = AnchorGrid() if anchors is None else anchors
+        if self.anchors.num_anchors != heads.num_anchors:
+            raise ValueError(
+                f"the heads predict {heads.num_anchors} anchors a position, the grid has {self.anchors.num_anchors}"
+            )
+        self.stride: int = backbone.stride  # type: ignore[assignment]
+        self.in_chans: int = backbone.in_chans  # type: ignore[assignment]
+
+    @property
+    def num_classes(self) -> int:
+        return self.heads.num_classes
+
+    def no_weight_decay(self) -> set[str]:
+        return {name for name, _ in self.named_parameters() if name.endswith(("row_embedding", "col_embedding"))}
+
+    def forward(self, images: Tensor) -> DetectorOutputs:
+        require_images(images, self.in_chans, next(self.parameters()).dtype)
+        below, right = (-side % self.stride for side in images.shape[-2:])
+        if below or right:
+            images = F.pad(images, (0, right, 0, below))
+        _, maps = self.backbone.forward_intermediates(images, indices=(1, 2, 3))  # type: ignore[operator]
+        levels = self.pyramid(maps)
+        class_logits, box_regression = self.heads(levels)
+        anchors = self.anchors([(level.shape[-2], level.shape[-1]) for level in levels])
+        return DetectorOutputs(class_logits, box_regression, anchors)
+
+
+def build_retinanet(
+    backbone: str,
+    *,
+    pyramid: Kind = "conv",
+    heads: Kind = "conv",
+    num_classes: int = 90,
+    channels: int = 256,
+    head_depth: int = 4,
+    norm: str = "group",
+    sizes: Sequence[Sequence[int]] | None = None,
+    scales_per_level: int = 2,
+    smallest_anchor: int = 32,
+    aspect_ratios: Sequence[float] = (0.5, 1.0, 2.0),
+    attention: dict | None = None,
+    backbone_attention: dict | None = None,
+    backend: str | None = None,
+    **backbone_options: Any,
+) -> RetinaNet:
+    """A RetinaNet on a registered backbone.
+
+    `norm` sits after each 3×3 (or attention) of pyramid and heads, not after predictions. "group" trains from scratch;
+    "none" is what torchvision's first RetinaNet has. `attention` goes to `LocalSelfAttention2d` in pyramid and heads,
+    `backbone_attention` in a ResNet, where it starts local unless it says otherwise: trained from scratch, boxes are
+    looser with a random start. `backbone_options` go to the backbone itself. Anchors: `scales_per_level` ×
+    `aspect_ratios` a position, the smallest of side `smallest_anchor` on the finest level; or every side in `sizes`.
+    """
+    require_choice("pyramid", pyramid, ("conv", "attention"))
+    require_choice("heads", heads, ("conv", "attention"))
+    require_choice("norm", norm, tuple(NORMS))
+    require_positive(num_classes=num_classes, channels=channels, head_depth=head_depth)
+    require_positive(scales_per_level=scales_per_level, smallest_anchor=smallest_anchor)
+    _require_positive("aspect_ratios", aspect_ratios)
+    if sizes is not None and not isinstance(sizes, list | tuple):
+        raise ValueError(f"sizes must list the anchors' sides of each level, not {sizes!r}")
+    for level in sizes or ():
+        _require_positive("each level of sizes", level)
+    layer = {"backend": backend, **attention_options("attention", attention, (*ATTENTION_OPTIONS, *MIXER_OPTIONS))}
+    if attention and "attention" not in (pyramid, heads):
+        raise ValueError(
+            f"attention={attention!r} is for attention in pyramid and heads, and both are of convolutions; take a "
+            "detector whose name ends in _attention_heads or _attention, or backbone_attention for the backbone"
+        )
+    body, finest_stride = _backbone(backbone, backbone_attention, {"backend": backend, **backbone_options})
+    anchors = AnchorGrid(
+        anchor_sizes(scales_per_level, smallest_anchor) if sizes is None else sizes,
+        aspect_ratios,
+        strides=[finest_stride * 2**level for level in range(5)],
+    )
+    return RetinaNet(
+        body,
+        FeaturePyramid(
+            body.stage_widths[1:],
+            channels,
+            mixer=conv_mixer if pyramid == "conv" else attention_mixer(**layer),
+            norm=NORMS[norm],
+            shortcut=pyramid == "attention",
+        ),
+        DetectionHeads(
+            channels,
+            num_anchors=anchors.num_anchors,
+            num_classes=num_classes,
+            kind=heads,
+            depth=head_depth,
+            attention=layer,
+            norm=NORMS[norm],
+        ),
+        anchors,
+    )
+
+
+def _require_positive(name: str, values: Any) -> None:
+    if not isinstance(values, list | tuple) or not values or not all(_is_positive(value) for value in values):
+        raise ValueError(f"{name} must be a list of positive numbers, not {values!r}")
+
+
+def _is_positive(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def _backbone(name: str, attention: dict | None, options: dict[str, Any]) -> tuple[Any, int]:
+    """The network that makes three maps, and the stride of its finest."""
+    known = arguments_of(name)
+    if known:
+        _refuse_unknown(name, known, options)
+    stated = attention_options("backbone_attention", attention)
+    if "attention" in known:
+        near = stated.get("positions", "relative") == "relative"  # else it cannot start local
+        options["attention"] = {"start": "local", **stated} if near else stated
+    body = create_model(name, num_classes=0, **options)
+    if stated and not any(isinstance(module, LocalSelfAttention2d) for module in body.modules()):
+        raise ValueError(
+            f"backbone_attention={attention!r} has nothing to act on: {name} has no local attention; take a detector "
+            "on a sasa_resnet"
+        )
+    if isinstance(body, VisionTransformer):
+        wrapped = ViTBackbone(body)
+        return wrapped, wrapped.finest_stride
+    return body, 8
+
+
+def _refuse_unknown(backbone: str, known: list[str], options: dict[str, Any]) -> None:
+    """Options that neither the detector nor its backbone takes."""
+    for option in options:
+        if option not in known:
+            own = inspect.signature(build_retinanet).parameters.values()
+            others = [*(one.name for one in own if one.kind is not one.VAR_KEYWORD), *known]
+            hint = did_you_mean(option, others, f"it takes {', '.join(others)}")
+            raise ValueError(f"a detector on {backbone} does not take the argument {option!r}; {hint}")
+
+
+def _table() -> dict[str, dict[str, str]]:
+    """name → arguments of `build_retinanet`: SASA's Table 2 for three depths, and transformers, which no paper has."""
+    rows: dict[str, dict[str, str]] = {}
+    for depth in RESNET_LAYERS:
+        rows[f"retinanet_resnet{depth}"] = {"backbone": f"resnet{depth}"}
+        for backbone in (f"sasa_resnet{depth}_convstem", f"sasa_resnet{depth}"):
+            rows[f"retinanet_{backbone}"] = {"backbone": backbone}
+            rows[f"retinanet_{backbone}_attention_heads"] = {"backbone": backbone, "heads": "attention"}
+            rows[f"retinanet_{backbone}_attention"] = {
+                "backbone": backbone,
+                "pyramid": "attention",
+                "heads": "attention",
+            }
+    for size in ("tiny", "small", "base"):
+        for family in ("convit", "deit"):
+            rows[f"retinanet_{family}_{size}"] = {"backbone": f"{family}_{size}"}
+    return rows
+
+
+_DETECTORS = _table()
+
+
+def list_detectors(pattern: str = "*") -> list[str]:
+    """Names of all detectors that match a shell pattern, in alphabetical order."""
+    return sorted(name for name in _DETECTORS if fnmatchcase(name, pattern))
+
+
+def backbone_of(name: str) -> str | None:
+    """The registered model that a detector stands on; None for an unknown name."""
+    return _DETECTORS[name]["backbone"] if name in _DETECTORS else None
+
+
+def create_detector(name: str, **arguments: Any) -> RetinaNet:
+    """Build a detector by name; arguments go to `build_retinanet` (`num_classes`, `norm`, `channels`…)."""
+    if name not in _DETECTORS:
+        hint = did_you_mean(name, _DETECTORS, f"the detectors are {', '.join(list_detectors())}")
+        raise ValueError(f"no detector is named {name!r}; {hint}")
+    arguments = {**_DETECTORS[name], **arguments}
+    return build_retinanet(**arguments)

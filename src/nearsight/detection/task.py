@@ -1,0 +1,248 @@
+"""Object detection as a task for the engine."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from nearsight.classification.model import foreign_origin
+from nearsight.detection.anchors import BoxTargets
+from nearsight.detection.coco_metrics import CocoEvaluator, Found, Truth, to_corner_and_size
+from nearsight.detection.data import DetectionData
+from nearsight.detection.dataset import DetectionSet
+from nearsight.detection.outputs import DetectorOutputs, detection_loss, postprocess
+from nearsight.detection.retinanet import RetinaNet, backbone_of, build_retinanet, create_detector
+from nearsight.detection.views import View, boxes_in_image
+from nearsight.detection.vit_backbone import ViTBackbone
+from nearsight.engine.task import Batch, Inputs, Page, Place
+from nearsight.recipes.files import thaw
+from nearsight.recipes.recipe import Recipe
+from nearsight.runs.folder import CONFIG, RunFolder
+from nearsight.weights.files import load_weights, read_weights
+
+_CLASSIFIER_HEADS = ("fc", "head", "head_dist")
+CATEGORIES = "categories.json"
+
+
+class DetectionTask:
+    """COCO's mAP on images with boxes, by a RetinaNet."""
+
+    selection = "mAP"
+    batch_multiple = 1
+
+    def __init__(self, recipe: Recipe) -> None:
+        if recipe.teacher:
+            raise ValueError("detection does not learn from a teacher; leave out teacher and distillation")
+        self.recipe = recipe
+        self.data = DetectionData(recipe)
+        self.num_classes = len(self.data.splits.train.classes)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.data.order(0).steps(self.recipe.batch)
+
+    @property
+    def stays_on_device(self) -> bool:
+        return self.data.resident
+
+    def describe(self) -> list[str]:
+        where = "resident on the device" if self.data.resident else f"streamed by {self.recipe.workers} workers"
+        kept = "" if self.recipe.fraction == 1 else f"; {len(self.data.splits.train)} training images kept"
+        return [
+            f"data: {self.data.splits.origin}{kept}; {where}",
+            *(f"data: {note}" for note in self.data.splits.notes),
+        ]
+
+    def fingerprint(self) -> dict[str, Any]:
+        return {name: self.data.split(name).fingerprint() for name in ("train", "val", "test") if self.has_split(name)}
+
+    def files(self) -> dict[str, str]:
+        train = self.data.splits.train
+        listed = [{"id": number, "name": name} for number, name in zip(train.category_ids, train.classes, strict=True)]
+        return {CATEGORIES: json.dumps(listed, indent=1) + "\n"}
+
+    def build_model(self) -> nn.Module:
+        return build_detector(self.recipe, self.num_classes)
+
+    def training_module(self, model: nn.Module) -> nn.Module:
+        return model
+
+    def feed(self, start_step: int, place: Place) -> Iterator[list[Inputs]]:
+        self.data.load(place.device)
+        return self.data.training_batches(start_step, place)
+
+    def prepare(self, inputs: Inputs, step: Tensor, first: int) -> Batch:
+        return self.data.prepare(inputs)
+
+    def loss(self, outputs: DetectorOutputs, batch: Batch) -> Tensor:
+        return detection_loss(outputs, BoxTargets(*batch.targets)).total
+
+    def sample_names(self, step: int) -> list[str]:
+        epoch, place = divmod(step, self.steps_per_epoch)
+        order = self.data.order(epoch)
+        names = self.data.splits.train.names
+        return [names[int(index)] for index in order.indices[order.part(place, self.recipe.batch)]]
+
+    def problems(self) -> list[str]:
+        return [f"{name}: {reason}" for name, reason in self.data.bad.reasons.items()]
+
+    def has_split(self, split: str) -> bool:
+        return split != "test" or self.data.splits.test is not None
+
+    def evaluate(self, model: nn.Module, split: str, place: Place) -> Iterable[tuple[str, float]]:
+        return self.evaluator(model, split, place).summary().items()
+
+    def evaluator(self, model: nn.Module, split: str, place: Place) -> CocoEvaluator:
+        """What the model finds in a split, beside what is there; every process gets the whole."""
+        images = self.data.split(split)
+        found = dict(self.detections(model, split, place))
+        if place.world_size > 1:
+            shares: list[Any] = [None] * place.world_size
+            dist.all_gather_object(shares, found)
+            found = {index: one for share in shares for index, one in share.items()}
+        return compared(found, images)
+
+    @torch.no_grad()
+    def detections(self, model: nn.Module, split: str, place: Place) -> Iterator[tuple[int, Found]]:
+        """This process's share of a split: an image's place in the set, and what was found in it, in its own pixels."""
+        model.eval()
+        images = self.data.split(split)
+        for batch in self.data.eval_batches(split, place):
+            with torch.autocast(place.device.type, place.precision, enabled=place.precision != torch.float32):
+                outputs = model(batch.images)
+            sizes = [(int(images.sizes[index, 0]), int(images.sizes[index, 1])) for index in batch.indices]
+            yield from zip(batch.indices, found_in(outputs, batch.views, sizes), strict=True)
+
+    def observe(self, model: nn.Module, place: Place) -> Iterable[tuple[str, Any]]:
+        return ()
+
+    def report_pages(self, model: nn.Module, records: list[dict[str, Any]], place: Place) -> list[Page]:
+        from nearsight.detection.report import detection_pages
+
+        return detection_pages(model, self, place)
+
+
+def found_in(
+    outputs: DetectorOutputs, views: Sequence[View], sizes: Sequence[tuple[int, int]], **options: Any
+) -> list[Found]:
+    """What raw outputs say of images of (height, width) `sizes`, seen in plain `views`: boxes in the images' pixels."""
+    found = []
+    detections = postprocess(outputs, [(view.height, view.width) for view in views], **options)
+    for one, view, size in zip(detections, views, sizes, strict=True):
+        boxes = boxes_in_image(one.boxes.double().cpu().numpy(), size, view)
+        found.append(Found(to_corner_and_size(boxes), one.scores.double().cpu().numpy(), one.labels.cpu().numpy()))
+    return found
+
+
+def compared(found: dict[int, Found], images: DetectionSet) -> CocoEvaluator:
+    """What was found in images of a set, by their places in it, beside what is there."""
+    if not found:
+        raise ValueError(f"none of the {len(images)} images to measure on could be read, such as {images.names[0]}")
+    evaluator = CocoEvaluator(len(images.classes))
+    for index in sorted(found):
+        evaluator.add(int(images.image_ids[index]), found[index], truth_of(images, index))
+    return evaluator
+
+
+def truth_of(images: DetectionSet, index: int) -> Truth:
+    annotations = images.annotations(index)
+    return Truth(to_corner_and_size(annotations.boxes), annotations.labels, annotations.crowd, annotations.areas)
+
+
+def build_detector(recipe: Recipe, num_classes: int) -> RetinaNet:
+    """The recipe's detector with fresh weights; with ``init_from``, those of a detector, or of a classifier's body."""
+    model = create_detector(
+        recipe.model, num_classes=num_classes, **{"drop_path_rate": recipe.drop_path, **recipe.model_options}
+    )
+    if recipe.init_from:
+        weights = read_weights(recipe.init_from)
+        if any(name.startswith("heads.") for name in weights):
+            _load_detector(model, weights, recipe.init_from)
+        else:
+            _check_origin(recipe)
+            body = {name: value for name, value in weights.items() if name.partition(".")[0] not in _CLASSIFIER_HEADS}
+            _load_body(model.backbone, body, recipe)
+    return model
+
+
+def _check_origin(recipe: Recipe) -> None:
+    """A classifier's body is of the kind that the detector stands on."""
+    backbone = str(recipe.model_options.get("backbone", backbone_of(recipe.model)))
+    origin = foreign_origin(recipe.init_from, backbone)
+    if origin is not None:
+        raise ValueError(
+            f"{recipe.init_from} is a run of {origin}, whose weights do not fit {recipe.model}, which stands on "
+            f"{backbone}; take a detector on {origin}"
+        )
+
+
+def _load_body(backbone: nn.Module, weights: dict[str, Tensor], recipe: Recipe) -> None:
+    """A classifier's body; positions that were learned on images of another size are resampled."""
+    body = _body_recipe(recipe)
+    if not isinstance(backbone, ViTBackbone):
+        load_weights(backbone, weights, recipe.init_from)
+    elif body is None:
+        load_weights(backbone.vit, weights, recipe.init_from)
+    else:
+        size = backbone.vit.img_size
+        backbone.vit.set_input_size(body.image_size)
+        load_weights(backbone.vit, weights, recipe.init_from)
+        backbone.vit.set_input_size(size)
+
+
+def with_body_options(recipe: Recipe, run: RunFolder) -> Recipe:
+    """A recipe that starts from a classification run of its backbone gets that run's options where it states none.
+
+    Once ``run`` has begun it has them on record, whatever became of the run it started from.
+    """
+    body = _body_recipe(recipe)
+    if body is None:
+        begun = thaw(run.path / CONFIG) if recipe.init_from and run.has_config else None
+        if begun is None or begun.init_from != recipe.init_from:
+            return recipe
+        return recipe.with_changes(model_options={**begun.model_options, **recipe.model_options})
+    options = {**body.model_options, **({"patch_size": body.patch_size} if body.patch_size else {})}
+    heads = inspect.signature(build_retinanet).parameters  # what has the same name there means something else
+    renamed = {"attention": "backbone_attention"}
+    kept = {name: value for name, value in options.items() if name in renamed or name not in heads}
+    options = {renamed.get(name, name): value for name, value in kept.items()}
+    return recipe.with_changes(model_options={**options, **recipe.model_options})
+
+
+def _body_recipe(recipe: Recipe) -> Recipe | None:
+    """Of the classification run of the same backbone that a recipe starts from; None where it does not."""
+    config = Path(recipe.init_from) / CONFIG
+    body = thaw(config) if recipe.init_from and config.is_file() else None
+    return body if body is not None and body.model == backbone_of(recipe.model) else None
+
+
+def _load_detector(model: RetinaNet, weights: dict[str, Tensor], origin: str) -> None:
+    """All of a detector; its class prediction starts anew where the classes are others."""
+    own = model.state_dict()
+    fresh = [
+        name
+        for name in own
+        if name.startswith("heads.classes.predictor.") and name in weights and weights[name].shape != own[name].shape
+    ]
+    load_weights(model, {**weights, **{name: own[name] for name in fresh}}, origin)
+
+
+def coco_results(found: Iterable[tuple[int, Found]], category_ids: Sequence[int]) -> list[dict[str, Any]]:
+    """Detections in images, by their numbers, as COCO's results format has them."""
+    return [
+        {
+            "image_id": image_id,
+            "category_id": category_ids[int(label)],
+            "bbox": [round(float(value), 3) for value in box],
+            "score": round(float(score), 6),
+        }
+        for image_id, one in found
+        for box, score, label in zip(*one, strict=True)
+    ]

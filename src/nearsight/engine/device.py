@@ -1,0 +1,79 @@
+"""From what a recipe allows to what this machine does: device, arithmetic, and how a global batch is cut."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from nearsight.engine.distributed import World
+from nearsight.recipes.recipe import Recipe
+
+
+def pick_device(wish: str, local_rank: int = 0) -> torch.device:
+    """The device a recipe asks for; ``auto`` takes CUDA, then Apple's, then the CPU."""
+    if wish == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda", local_rank)
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(wish)
+    except RuntimeError as error:
+        raise ValueError(f"there is no device {wish!r}; use cpu, cuda, cuda:1 or mps") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: this PyTorch sees no CUDA device; use --device cpu")
+    return torch.device("cuda", local_rank) if device.type == "cuda" and device.index is None else device
+
+
+def pick_precision(wish: str, device: torch.device) -> torch.dtype:
+    """The arithmetic of the forward pass."""
+    if wish == "auto":
+        return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
+    if wish == "fp16" and device.type == "cpu":
+        raise ValueError("--precision fp16 needs a GPU; use fp32 or bf16 on the CPU")
+    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[wish]
+
+
+def compiles(recipe: Recipe, device: torch.device) -> bool:
+    """Whether torch.compile is used: on request, and on GPUs unless it is declined."""
+    return recipe.compile == "on" or (recipe.compile == "auto" and device.type == "cuda")
+
+
+def cut_batch(recipe: Recipe, world: World, multiple: int) -> tuple[int, int]:
+    """(micro-batch, micro-batches per update) of one process, or an error that lists what would fit."""
+    if recipe.batch % (world.size * multiple):
+        fits = [n for n in range(1, recipe.batch + 1) if recipe.batch % (n * multiple) == 0]
+        shown = ", ".join(str(n) for n in fits[:12])
+        whole = world.size * multiple
+        groups = f" in groups of {multiple}, which mixup and cutmix need" if multiple > 1 else ""
+        raise ValueError(
+            f"a batch of {recipe.batch} cannot be shared by {world.size} processes{groups}; use --batch "
+            f"{-(-recipe.batch // whole) * whole}, or a number of processes that fits: {shown}"
+        )
+    share = recipe.batch // world.size
+    micro = recipe.micro_batch or share
+    if micro > share or share % micro or micro % multiple:
+        fits = [n for n in range(multiple, share + 1, multiple) if share % n == 0]
+        raise ValueError(
+            f"micro_batch {micro} does not fit the {share} images of each process; "
+            f"sizes that fit: {', '.join(str(n) for n in fits)}"
+        )
+    return micro, share // micro
+
+
+def smaller_micro_batch(micro: int, multiple: int) -> int | None:
+    """The largest micro-batch below ``micro`` that divides it in whole groups; None when there is none."""
+    parts = next((n for n in range(2, micro + 1) if micro % n == 0 and (micro // n) % multiple == 0), None)
+    return micro // parts if parts else None
+
+
+def prepare_torch(recipe: Recipe, device: torch.device) -> None:
+    """Process-wide switches that trade exactness for speed, or the other way round."""
+    # cuDNN's attention, which torch ≥ 2.11 prefers on Hopper, can return NaN gradients for sound inputs of 64 tokens
+    # (mod 128): pytorch/pytorch#196678. The other fused kernels give the right ones.
+    torch.backends.cuda.enable_cudnn_sdp(False)
+    torch.backends.cudnn.benchmark = device.type == "cuda" and not recipe.deterministic
+    torch.set_float32_matmul_precision("highest" if recipe.deterministic or device.type == "cpu" else "high")
+    if recipe.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(recipe.deterministic)

@@ -1,0 +1,298 @@
+"""The training loop: any task, any number of processes, killed at any instant and resumed to the same result.
+
+The order of samples, their augmentation and the randomness of each step are pure functions of seed, epoch, index, step
+and rank. The state of a run is therefore small: weights, optimiser, average, step, and what has not been logged yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import torch
+
+from nearsight.engine.callbacks import Listeners
+from nearsight.engine.clock import Clock
+from nearsight.engine.device import compiles, cut_batch, pick_precision, smaller_micro_batch
+from nearsight.engine.distributed import World
+from nearsight.engine.loading_errors import explained_loading
+from nearsight.engine.optimizer import learning_rate
+from nearsight.engine.saving import Keeper, Progress
+from nearsight.engine.sharding import is_sharded
+from nearsight.engine.signals import StopRequest
+from nearsight.engine.state import Workbench
+from nearsight.engine.step import StepReading, StepSettings, TrainStep
+from nearsight.engine.task import Inputs, Place, Task
+from nearsight.engine.weight_average import ema_weight
+from nearsight.randomness import hash32
+from nearsight.recipes.recipe import Recipe
+from nearsight.runs.exits import DataLoadingError, NonFiniteError, OutOfMemoryError, PreemptedError, RunEnded
+from nearsight.runs.folder import RunFolder
+
+_STEP_SEED = 2  # what the seed is drawn for, besides the workbench's initialisation
+
+
+class Trainer:
+    """One process's part in one run. ``run`` trains to the end or raises a ``RunEnded``."""
+
+    def __init__(
+        self,
+        task: Task,
+        recipe: Recipe,
+        folder: RunFolder,
+        *,
+        world: World,
+        device: torch.device,
+        stop: StopRequest,
+    ) -> None:
+        self.task, self.recipe, self.folder, self.world = task, recipe, folder, world
+        self.device, self.stop, self.listeners = device, stop, Listeners()
+        self.total_steps = max(1, round(recipe.total_epochs * task.steps_per_epoch))
+        self.eval_interval = max(1, round(recipe.eval_every * task.steps_per_epoch))
+        self.micro_batch, self.accumulation = cut_batch(recipe, world, task.batch_multiple)
+        self.progress = Progress()
+        self.bench = Workbench(task, recipe, world, device)
+        self.keeper = Keeper(folder, recipe.keep, self.bench, world, self.note)
+        self.train_step = self._new_step()
+        self.clock = Clock()
+
+    @property
+    def place(self) -> Place:
+        precision = pick_precision(self.recipe.precision, self.device)
+        return Place(self.device, self.world.rank, self.world.size, self.micro_batch, precision)
+
+    def close(self) -> None:
+        """Let go of the run's files."""
+        self.keeper.log.release()
+
+    def restore(self) -> None:
+        """Take up the folder's newest good checkpoint, where there is one. Before ``run``."""
+        self.progress = self.keeper.resume(self.train_step)
+        step, steps = self.progress.step, self.task.steps_per_epoch
+        if step > self.total_steps:
+            raise ValueError(
+                f"the run has taken {step} steps, and --epochs {self.recipe.epochs:g} makes {self.total_steps}; use at "
+                f"least --epochs {math.ceil(100 * step / steps * self.recipe.fraction) / 100:g}"
+            )
+
+    def run(self) -> None:
+        """Train from where ``restore`` found the run to its last step."""
+        if self.progress.step:
+            self.note(f"resumed after step {self.progress.step} of {self.total_steps}")
+        self.clock = Clock(self.progress.seconds)
+        self.bench.module.train()
+        while self.progress.step < self.total_steps:
+            try:
+                self._train_from(self.progress.step)
+            except torch.OutOfMemoryError as error:
+                self._shrink(error)
+        if self.keeper.unsaved is not None:
+            self._save()  # the disk may have room by now
+        self.keeper.require_saved()
+
+    def _train_from(self, step: int) -> None:
+        with contextlib.closing(self._feed(step)) as feed:
+            for inputs in feed:
+                with self._unless_stopped():
+                    self._advance(inputs)
+                evaluated = self._evaluate_when_due()
+                stop, save = self.world.agree(bool(self.stop), self._save_due())
+                if evaluated or save or stop:
+                    self._save()
+                if stop:
+                    self.keeper.require_saved()
+                    raise PreemptedError(f"stopped by a signal after step {self.progress.step}")
+                if self.progress.step == self.total_steps:
+                    return
+
+    @contextlib.contextmanager
+    def _unless_stopped(self) -> Generator[None, None, None]:
+        """A signal reaches the compilers that a first step starts as well, and the step then fails for want of them."""
+        try:
+            yield
+        except (RunEnded, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            if not self.stop:
+                raise
+            raise PreemptedError(
+                f"stopped by a signal within step {self.progress.step + 1} ({type(error).__name__}); "
+                "what was saved before it stands"
+            ) from error
+
+    def _feed(self, step: int) -> Generator[Sequence[Inputs], None, None]:
+        """The task's batches, with the time spent waiting for them."""
+        feed = self.task.feed(step, self.place)
+        while True:
+            try:
+                with self.clock.waiting(), explained_loading():
+                    inputs = next(feed)
+            except ValueError as error:
+                raise DataLoadingError(str(error)) from error
+            yield inputs
+
+    def _advance(self, inputs: Sequence[Inputs]) -> None:
+        step = self.progress.step
+        rate = learning_rate(step, self.total_steps, self.recipe)
+        seed = hash32(self.recipe.seed, _STEP_SEED, step, self.world.rank)
+        self.train_step(step, inputs, rate, ema_weight(step, self.recipe.ema), seed)
+        self.progress.step += 1
+        window_ends = self.progress.step % self.recipe.log_every == 0 or self.progress.step == self.total_steps
+        # On a CPU reading is free, so that trouble is seen at once; a GPU is read when there is something to say.
+        if self.device.type == "cpu" or window_ends:
+            self._take_readings()
+        if window_ends:
+            self._log_training(rate)
+
+    def _take_readings(self) -> None:
+        readings = self.train_step.read()
+        first = self.progress.step - len(readings)
+        for offset, reading in enumerate(readings):
+            self.progress.pending.append([reading.loss, reading.grad_norm])
+            self._judge(first + offset, reading)
+
+    def _judge(self, step: int, reading: StepReading) -> None:
+        """Count a skipped step, say so, and end the run when they keep coming."""
+        progress = self.progress
+        if not reading.skipped:
+            progress.skipped_in_a_row = 0
+            return
+        progress.skipped += 1
+        if reading.overflow:  # fp16 is looking for its scale
+            return
+        progress.skipped_in_a_row += 1
+        samples = self.task.sample_names(step)
+        self.note(f"step {step} skipped: loss {reading.loss}, gradient norm {reading.grad_norm}")
+        if self.world.leads:
+            record = {"step": step, "loss": str(reading.loss), "grad_norm": str(reading.grad_norm), "samples": samples}
+            self.folder.write_json(f"skipped-step-{step:08d}.json", record)
+        if progress.skipped_in_a_row >= self.recipe.nonfinite_limit:
+            self._diagnose()
+            raise NonFiniteError(
+                f"{progress.skipped_in_a_row} steps in a row were not finite, the last at step {step} (samples in "
+                f"skipped-step-{step:08d}.json). The weights were not touched by them. Try a lower --lr, --clip-grad 1 "
+                "or --precision fp32"
+            )
+
+    def _diagnose(self) -> None:
+        """Say where the trouble is, if there is memory to find out."""
+        with contextlib.suppress(torch.OutOfMemoryError):
+            words = self.train_step.diagnosis()
+            if words:
+                self.note(f"step {self.progress.step - 1}, run once more: {words}")
+
+    def _log_training(self, rate: float) -> None:
+        losses, norms = zip(*self.progress.pending, strict=True)
+        count = len(losses)
+        self.progress.pending = []
+        seconds, waiting = self.clock.lap()
+        step = self.progress.step
+        timed = min(count, self.train_step.steps_run)  # the others came with a checkpoint: they took no time here
+        record = {
+            "kind": "train",
+            "step": step,
+            "epoch": round(step / self.task.steps_per_epoch, 4),
+            "loss": sum(losses) / count,
+            "grad_norm": sum(norms) / count,
+            "lr": rate,
+            "skipped": self.progress.skipped,
+            "images_per_second": round(timed * self.recipe.batch / seconds, 1),
+            "data_wait": round(waiting, 4),
+        }
+        if self.device.type == "cuda":
+            record["memory"] = torch.cuda.max_memory_allocated(self.device)
+        self._record(record)
+
+    def _evaluate_when_due(self) -> bool:
+        step = self.progress.step
+        if step % self.eval_interval and step != self.total_steps:
+            return False
+        self._take_readings()
+        with self.clock.elsewhere(), explained_loading():
+            values = self.evaluate("val")
+            observed = {} if is_sharded(self.bench.model) else dict(self.task.observe(self.bench.model, self.place))
+            self.bench.module.train()
+        self._record(
+            {"kind": "eval", "step": step, "epoch": round(step / self.task.steps_per_epoch, 4), **values, **observed}
+        )
+        self._select(values)
+        return True
+
+    def evaluate(self, split: str) -> dict[str, float]:
+        """Values of the weights, and of the averaged ones under names that start with ``ema_``."""
+        values = {f"{split}_{name}": value for name, value in self.task.evaluate(self.bench.model, split, self.place)}
+        if self.bench.averaged is not None:
+            pairs = self.task.evaluate(self.bench.averaged.model, split, self.place)
+            values.update({f"ema_{split}_{name}": value for name, value in pairs})
+        return values
+
+    def _select(self, values: dict[str, float]) -> None:
+        """Of equals the later: small validation sets often tie, and weights settle while the rate falls."""
+        for weights, prefix in (("model", ""), ("ema", "ema_")):
+            value = values.get(f"{prefix}val_{self.task.selection}")
+            last = self.recipe.select == "last" and weights == ("ema" if self.bench.averaged else "model")
+            if value is not None and (last or value >= (self.progress.best or {"value": float("-inf")})["value"]):
+                self.progress.best = {"step": self.progress.step, "value": value, "weights": weights}
+
+    def _save_due(self) -> bool:
+        every = self.recipe.save_every
+        if every and self.progress.step % every == 0:
+            return True
+        return self.clock.seconds - self.progress.seconds > 60 * self.recipe.save_minutes
+
+    def _save(self) -> None:
+        self._take_readings()
+        self.progress.seconds = self.clock.seconds
+        with self.clock.elsewhere():
+            self.keeper.save(self.progress, self.train_step)
+
+    def _shrink(self, error: BaseException) -> None:
+        """Out of memory: a smaller micro-batch, or an explanation. The failed step has changed nothing."""
+        self._take_readings()
+        self.bench.optimizer.zero_grad(set_to_none=True)
+        detail = str(error).splitlines()[0] if str(error) else "no details"
+        smaller = smaller_micro_batch(self.micro_batch, self.task.batch_multiple)
+        early = self.train_step.steps_run < 4 and self.world.size == 1
+        advice = "a smaller model or image, --precision bf16"
+        if smaller is None:
+            raise OutOfMemoryError(f"out of memory even at a micro-batch of {self.micro_batch}: {detail}. Try {advice}")
+        if not (self.recipe.batch_auto and early):
+            raise OutOfMemoryError(
+                f"out of memory at a micro-batch of {self.micro_batch}: {detail}. Try --micro-batch {smaller} (the "
+                f"batch stays {self.recipe.batch}), --batch auto, or {advice}"
+            ) from error
+        self.note(f"out of memory at a micro-batch of {self.micro_batch}: going on with {smaller}, same global batch")
+        self.accumulation *= self.micro_batch // smaller
+        self.micro_batch = smaller
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        state = self.train_step
+        self.train_step = self._new_step()
+        self.train_step.scale.copy_(state.scale)
+        self.train_step.growth.copy_(state.growth)
+
+    def _new_step(self) -> TrainStep:
+        recipe, cuda = self.recipe, self.device.type == "cuda"
+        capturable = cuda and self.world.size == 1 and self.task.stays_on_device
+        settings = StepSettings(
+            device=self.device,
+            precision=pick_precision(recipe.precision, self.device),
+            clip_grad=recipe.clip_grad,
+            micro_batch=self.micro_batch,
+            accumulation=self.accumulation,
+            window=recipe.log_every,
+            compile=compiles(recipe, self.device),
+            capture=recipe.graphs == "on" or (recipe.graphs == "auto" and capturable),
+        )
+        return TrainStep(self.task, self.bench, settings, self.world)
+
+    def _record(self, record: dict[str, Any]) -> None:
+        if self.world.leads:
+            self.keeper.log.append(record)
+            self.listeners.record(record)
+
+    def note(self, text: str) -> None:
+        if self.world.leads:
+            self.listeners.note(text)

@@ -1,0 +1,1 @@
+"""Reading pictures: decoding, order, augmentation and batches, as pure functions of seed, epoch and index."""

@@ -1,0 +1,154 @@
+"""Bytes to pixels, for files nobody vouches for: header first, full decode, one error for everything that is wrong."""
+
+from __future__ import annotations
+
+import stat
+import struct
+import threading
+import warnings
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, UnidentifiedImageError
+
+from nearsight.images.imageset import BadImage
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+
+# Only plain raster formats: Pillow also opens formats that start other programs (EPS) or fetch other files.
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+_EXIF_ORIENTATION = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What is refused before decoding."""
+
+    max_pixels: int = 64_000_000
+    max_side: int = 32_000
+    max_bytes: int = 256 * 2**20
+
+
+DEFAULT_LIMITS = Limits()
+_filters_lock = threading.Lock()
+
+
+@contextmanager
+def _strict_warnings() -> Iterator[None]:
+    """Pillow's warnings about size and missing data become errors; those about metadata are ignored.
+
+    Warning filters belong to the process, hence the lock: threads must not restore them in each other's way.
+    """
+    with _filters_lock, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        warnings.filterwarnings("error", message=".*[Tt]runcated")
+        yield
+
+
+def read_image_file(path: Path, name: str, limits: Limits = DEFAULT_LIMITS) -> np.ndarray:
+    """A file as uint8 [H, W, 3]; whatever the file system says no to is a BadImage too."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for without end
+            raise BadImage(name, "not a plain file")
+        if status.st_size > limits.max_bytes:
+            raise BadImage(name, f"file larger than {limits.max_bytes} bytes")
+        data = path.read_bytes()
+    except OSError as error:
+        raise BadImage(name, error.strerror or type(error).__name__) from None
+    return decode_image(data, name, limits)
+
+
+def decode_image(data: bytes, name: str, limits: Limits = DEFAULT_LIMITS) -> np.ndarray:
+    """An encoded image as uint8 [H, W, 3]: RGB, upright, first frame, transparency over white."""
+    if not data:
+        raise BadImage(name, "empty file")
+    if len(data) > limits.max_bytes:
+        raise BadImage(name, f"file larger than {limits.max_bytes} bytes")
+    if data.startswith(_PNG_SIGNATURE):
+        _check_png(data, name)
+    try:
+        with _strict_warnings():
+            image = Image.open(BytesIO(data), formats=_FORMATS)
+        width, height = image.size
+        _check_size(width, height, name, limits)
+        image.load()
+        return np.asarray(_to_rgb(_upright(image), name))
+    except BadImage:
+        raise
+    except UnidentifiedImageError:
+        raise BadImage(name, "not an image of a known format") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise BadImage(name, f"more than {limits.max_pixels} pixels") from None
+    except (
+        Exception
+    ) as error:  # decoders raise nearly every type on damaged input; each of them means this image is bad
+        raise BadImage(name, str(error) or type(error).__name__) from None
+
+
+def _check_size(width: int, height: int, name: str, limits: Limits) -> None:
+    if width < 1 or height < 1:
+        raise BadImage(name, f"size {width}×{height}")
+    if max(width, height) > limits.max_side:
+        raise BadImage(name, f"{width}×{height}: a side over {limits.max_side} pixels")
+    if width * height > limits.max_pixels:
+        raise BadImage(name, f"{width}×{height}: more than {limits.max_pixels} pixels")
+
+
+def _check_png(data: bytes, name: str) -> None:
+    """Chunk checksums, which Pillow passes over for the pixel data."""
+    position, view = len(_PNG_SIGNATURE), memoryview(data)
+    while position + 12 <= len(data):
+        (length,) = struct.unpack_from(">I", data, position)
+        kind, end = bytes(view[position + 4 : position + 8]), position + 12 + length
+        if end > len(data):
+            break
+        (stored,) = struct.unpack_from(">I", data, end - 4)
+        critical = not kind[0] & 0x20
+        if critical and zlib.crc32(view[position + 4 : end - 4]) != stored:
+            raise BadImage(name, f"wrong checksum in PNG chunk {kind.decode('latin-1')}")
+        if kind == b"IEND":
+            return
+        position = end
+    raise BadImage(name, "PNG file is cut short")
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    try:
+        with _strict_warnings():
+            orientation = image.getexif().get(_EXIF_ORIENTATION, 1)
+    except Exception:  # broken metadata around sound pixels: the picture is used as it is stored
+        return image
+    turn = _UPRIGHT.get(orientation) if isinstance(orientation, int) else None
+    return image if turn is None else image.transpose(turn)
+
+
+def _to_rgb(image: Image.Image, name: str) -> Image.Image:
+    if image.mode.startswith("I"):  # 16-bit grey (or 32-bit storage of it): keep the upper byte
+        values = np.asarray(image).astype(np.int64)
+        if values.min(initial=0) < 0 or values.max(initial=0) > 0xFFFF:
+            raise BadImage(name, "integer pixels beyond 16 bits")
+        return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
+    if image.mode == "F":
+        raise BadImage(name, "floating-point pixels have no agreed range")
+    if image.has_transparency_data:
+        pixels = image.convert("RGBA")
+        white = Image.new("RGBA", pixels.size, (255, 255, 255, 255))
+        return Image.alpha_composite(white, pixels).convert("RGB")
+    return image.convert("RGB")

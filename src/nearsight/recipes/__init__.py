@@ -1,0 +1,1 @@
+"""Everything that defines a run, as data: fields, YAML files, named recipes."""

@@ -1,0 +1,1 @@
+"""What a person reads about runs: plots, pages, comparisons."""

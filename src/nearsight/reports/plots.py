@@ -1,0 +1,163 @@
+"""Plots as PNG bytes, without pyplot and its global state."""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from nearsight.reports.words import measure_words
+
+
+class Mark(NamedTuple):
+    """A square to draw on a picture, in its pixels."""
+
+    top: float
+    left: float
+    side: float
+
+
+def png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110, bbox_inches="tight")
+    return buffer.getvalue()
+
+
+def curves(records: Sequence[dict[str, Any]], selection: str) -> bytes:
+    """Losses, the selected measure on val, and the learning rate, over epochs."""
+    training = [record for record in records if record["kind"] == "train"]
+    evaluations = [record for record in records if record["kind"] == "eval"]
+    figure = Figure(figsize=(11, 3.2), layout="constrained")
+    losses, measures, rates = figure.subplots(1, 3)
+    losses.plot(_epochs(training), _values(training, "loss"), label="train", linewidth=0.8)
+    for name, axes in (("loss", losses), (selection, measures)):
+        for prefix, label in (("", "val"), ("ema_", "val, averaged weights")):
+            key = f"{prefix}val_{name}"
+            if any(key in record for record in evaluations):
+                axes.plot(_epochs(evaluations), _values(evaluations, key), label=label, marker=".", markersize=3)
+        axes.set_title(measure_words(name))
+        axes.legend()
+    rates.plot(_epochs(training), _values(training, "lr"))
+    rates.set_title("learning rate")
+    for axes in (losses, measures, rates):
+        axes.set_xlabel("epoch")
+        axes.grid(alpha=0.3)
+    return png(figure)
+
+
+def side_by_side(runs: Mapping[str, Sequence[dict[str, Any]]], measure: str) -> bytes:
+    """Training loss and a measure on val (such as ``top1``) of several runs, over epochs."""
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    losses, measures = figure.subplots(1, 2)
+    for name, records in runs.items():
+        training = [record for record in records if record["kind"] == "train"]
+        evaluations = [record for record in records if record["kind"] == "eval"]
+        losses.plot(_epochs(training), _values(training, "loss"), label=name, linewidth=0.9)
+        measures.plot(_epochs(evaluations), _values(evaluations, f"val_{measure}"), label=name, marker=".")
+    for axes, title in ((losses, "training loss"), (measures, f"val {measure_words(measure)}")):
+        axes.set_title(title)
+        axes.set_xlabel("epoch")
+        axes.legend()
+        axes.grid(alpha=0.3)
+    return png(figure)
+
+
+def gates(records: Sequence[dict[str, Any]]) -> bytes | None:
+    """σ(λ) of every head of every gated layer over epochs (ConViT, Figure 6); None when nothing is gated."""
+    logged = [record for record in records if record.get("gates")]
+    if not logged:
+        return None
+    num_layers = len(logged[0]["gates"])
+    columns = min(5, num_layers)
+    rows = math.ceil(num_layers / columns)
+    figure = Figure(figsize=(2.3 * columns, 2.0 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flatten()
+    for layer, axes in enumerate(panels):
+        if layer >= num_layers:
+            axes.set_visible(False)
+            continue
+        axes.plot(_epochs(logged), [record["gates"][layer] for record in logged], linewidth=1)
+        axes.set_title(f"layer {layer + 1}", fontsize=9)
+        axes.set_ylim(0, 1)
+        axes.grid(alpha=0.3)
+    figure.supxlabel("epoch")
+    figure.supylabel("σ(λ)")
+    return png(figure)
+
+
+def nonlocality(records: Sequence[dict[str, Any]]) -> bytes | None:
+    """How far each layer looks, over epochs (ConViT, Figure 5); None when it was not measured."""
+    logged = [record for record in records if record.get("nonlocality")]
+    if not logged:
+        return None
+    figure = Figure(figsize=(6, 3.6), layout="constrained")
+    axes = figure.subplots()
+    num_layers = len(logged[0]["nonlocality"])
+    for layer in range(num_layers):
+        color = (layer / max(num_layers - 1, 1), 0.25, 1 - layer / max(num_layers - 1, 1))
+        values = [record["nonlocality"][layer] for record in logged]
+        axes.plot(_epochs(logged), values, label=f"layer {layer + 1}", color=color)
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("nonlocality (patches)")
+    axes.legend(fontsize=7, ncols=2)
+    axes.grid(alpha=0.3)
+    return png(figure)
+
+
+def confusion_matrix(counts: np.ndarray, classes: Sequence[str]) -> bytes:
+    """Rows are true classes, columns predictions; shares of the row, with numbers where they can be read."""
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    size = min(12.0, 2.5 + 0.42 * len(classes))
+    figure = Figure(figsize=(size, size), layout="constrained")
+    axes = figure.subplots()
+    axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
+    axes.set_xlabel("predicted")
+    axes.set_ylabel("true")
+    if len(classes) <= 40:
+        names = [_plain(name) for name in classes]
+        axes.set_xticks(range(len(classes)), names, rotation=90)
+        axes.set_yticks(range(len(classes)), names)
+    if len(classes) <= 20:
+        for (row, col), count in np.ndenumerate(counts):
+            if count:
+                color = "white" if share[row, col] > 0.5 else "black"
+                axes.text(col, row, str(int(count)), ha="center", va="center", fontsize=7, color=color)
+    return png(figure)
+
+
+def picture_grid(
+    pictures: Sequence[np.ndarray], titles: Sequence[str], columns: int = 6, marks: Sequence[Mark] = ()
+) -> bytes:
+    """Images [H, W, 3] or maps [H, W] with a title each, and a red square each where ``marks`` are given."""
+    rows = math.ceil(len(pictures) / columns)
+    figure = Figure(figsize=(1.9 * columns, 2.15 * rows), layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False).flatten()
+    for axes in panels:
+        axes.set_axis_off()
+    for axes, picture, title in zip(panels, pictures, titles, strict=False):
+        axes.imshow(picture, cmap="viridis", interpolation="nearest")
+        axes.set_title("\n".join(_plain(line) for line in title.split("\n")), fontsize=7)
+    for axes, mark in zip(panels, marks, strict=False):
+        corner = (mark.left - 0.5, mark.top - 0.5)  # pixels are drawn around their whole numbers
+        axes.add_patch(Rectangle(corner, mark.side, mark.side, fill=False, edgecolor="red", linewidth=1.6))
+    return png(figure)
+
+
+def _epochs(records: Sequence[dict[str, Any]]) -> list[float]:
+    return [record["epoch"] for record in records]
+
+
+def _values(records: Sequence[dict[str, Any]], name: str) -> list[float]:
+    return [float(record.get(name, "nan")) for record in records]
+
+
+def _plain(text: str) -> str:
+    """A class name as matplotlib shall draw it: no formulas, no control characters, not endless."""
+    shown = "".join(char if char.isprintable() else "?" for char in text)
+    shown = shown if len(shown) <= 40 else shown[:39] + "…"
+    return shown.replace("$", r"\$")

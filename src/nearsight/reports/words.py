@@ -1,0 +1,46 @@
+"""Settings and measures as people read them, in reports, comparisons and help. Imports no torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nearsight.recipes.recipe import Recipe
+
+_PERCENT = {"top1": "top-1", "top5": "top-5"}
+
+
+def value_words(value: Any) -> str:
+    """A setting as a person would type it; nothing for an empty one."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={value_words(inner)}" for name, inner in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def measure_words(name: str) -> str:
+    """The name of a measure, with its unit where it has one: ``top1`` is ``top-1 (%)``."""
+    return f"{_PERCENT[name]} (%)" if name in _PERCENT else name
+
+
+def decimals(name: str) -> int:
+    """How many digits of a measure are worth reading after the point."""
+    return 1 if name in _PERCENT else 3
+
+
+def measured(name: str, value: float) -> str:
+    """A measure by name, rounded, with its unit where it has one."""
+    rounded = f"{value:.{decimals(name)}f}"
+    return f"{_PERCENT[name]} {rounded} %" if name in _PERCENT else f"{name} {rounded}"
+
+
+def weights_words(weights: str) -> str:
+    """Which of a run's two sets of weights was selected."""
+    return "averaged weights" if weights == "ema" else "weights as trained"
+
+
+def model_words(recipe: Recipe) -> str:
+    """The model by name, what was changed in it, and the size of its images."""
+    changed = {**recipe.model_options, **({"patch_size": recipe.patch_size} if recipe.patch_size else {})}
+    said = f" ({value_words(changed)})" if changed else ""
+    return f"{recipe.model}{said} at {recipe.image_size} px"

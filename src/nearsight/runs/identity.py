@@ -1,0 +1,92 @@
+"""Opening a run folder: a new one is filled with its settings, an old one is continued only as the same experiment."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+
+from nearsight.engine.task import Task
+from nearsight.recipes.files import freeze, thaw
+from nearsight.recipes.recipe import Recipe, change_rule, differences
+from nearsight.runs.environment import describe_environment
+from nearsight.runs.exits import DiskError
+from nearsight.runs.folder import CONFIG, DONE, RunFolder
+
+IDENTITY = "data.json"
+_ENVIRONMENT = "env.json"
+_OWN_FILES = ("run.lock", IDENTITY, _ENVIRONMENT)
+
+
+def check_run(run: RunFolder, recipe: Recipe, task: Task, *, total_steps: int, override: bool = False) -> bool:
+    """Whether the folder, whose lock is held, has a run that ``recipe`` continues. Nothing is written.
+
+    ``ValueError`` when settings or data differ in a way that resuming does not allow.
+    """
+    if not os.access(run.path, os.W_OK):
+        raise DiskError(f"{run.path} is not writable; choose another folder with --run")
+    if not run.has_config:
+        foreign = [entry.name for entry in run.path.iterdir() if entry.name not in _OWN_FILES]
+        if set(foreign) - set(task.files()):
+            raise ValueError(f"{run.path} holds other files ({foreign[0]}) and no run; choose another --run")
+        return False
+    old, identity = thaw(run.path / CONFIG), run.read_json(IDENTITY)
+    if identity is not None:
+        changed = [name for name, value in task.fingerprint().items() if identity.get(name) != value]
+        if changed:
+            raise ValueError(
+                f"the data changed since the run was started on {old.data}: {recipe.data} has other images or labels "
+                f"in {', '.join(changed)}. Start a new run, with another --run"
+            )
+        old = old.with_changes(data=recipe.data)  # the same data, as its fingerprint has shown, may lie elsewhere
+    late = {name: values for name, values in differences(old, recipe).items() if change_rule(name) == "override"}
+    if late and finished_summary(run, total_steps) is not None:
+        raise ValueError(
+            f"this run is finished, and {_listed(late)}. Start a new run; --override --epochs makes this one longer"
+        )
+    check_same_experiment(old, recipe, override=override)
+    return True
+
+
+def finished_summary(run: RunFolder, total_steps: int) -> dict[str, Any] | None:
+    """``done.json`` of a run that has taken all of its steps."""
+    done = run.read_json(DONE)
+    if done is None or done.get("steps") != total_steps:
+        return None
+    if "test" in done:
+        done["test"] = {name: float(value) for name, value in done["test"].items()}
+    return done
+
+
+def record_run(run: RunFolder, recipe: Recipe, task: Task, device: torch.device) -> None:
+    """Write down what the run is made of. The environments of earlier starts stay on record."""
+    for name, text in task.files().items():
+        run.write_text(name, text)
+    run.write_json(IDENTITY, task.fingerprint())
+    run.write_json(_ENVIRONMENT, _with_earlier(run.read_json(_ENVIRONMENT), describe_environment(device)))
+    # Last: a folder with a config is complete, one without is filled anew.
+    run.write_text(CONFIG, freeze(recipe))
+
+
+def _with_earlier(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
+    if old is None:
+        return new
+    earlier = old.pop("earlier", [])
+    earlier = earlier if old == new else [*earlier, old]
+    return {**new, "earlier": earlier} if earlier else new
+
+
+def check_same_experiment(old: Recipe, new: Recipe, *, override: bool) -> None:
+    """Refuse to continue ``old`` as ``new`` where the difference would change what the run means."""
+    changed = differences(old, new)
+    foreign = {name: values for name, values in changed.items() if change_rule(name) == "never"}
+    if foreign:
+        raise ValueError(f"this folder holds another experiment: {_listed(foreign)}. Choose another --run")
+    unasked = {name: values for name, values in changed.items() if change_rule(name) == "override"}
+    if unasked and not override:
+        raise ValueError(f"the run was started with other settings: {_listed(unasked)}. Add --override to change them")
+
+
+def _listed(changed: dict[str, tuple[Any, Any]]) -> str:
+    return ", ".join(f"{name} was {old!r} and is now {new!r}" for name, (old, new) in changed.items())
