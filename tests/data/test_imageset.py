@@ -4,15 +4,8 @@ import numpy as np
 import pytest
 
 from nearsight.datasets.stored import ArrayImages
-from nearsight.images.imageset import (
-    BadImage,
-    ImageSet,
-    PackedNames,
-    first_classes,
-    per_class_fraction,
-    printable,
-    subset,
-)
+from nearsight.images.imageset import BadImage, ImageSet, PackedNames, first_classes, per_class_fraction, subset
+from nearsight.text import printable
 
 
 @pytest.fixture

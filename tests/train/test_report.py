@@ -11,7 +11,8 @@ from nearsight.engine.task import Page, Picture
 from nearsight.recipes.recipe import Recipe
 from nearsight.reports import plots
 from nearsight.reports.page import page_html, picture_file, run_files
-from nearsight.reports.words import measure_words, measured, model_words, value_words
+from nearsight.reports.words import measure_words, measured, model_words
+from nearsight.text import value_words
 
 
 def test_values_as_a_person_types_them():

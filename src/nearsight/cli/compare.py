@@ -80,7 +80,7 @@ def _all_differences(comparison: Comparison) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    from nearsight.reports.words import value_words
+    from nearsight.text import value_words
 
     table = Table("field", *(f"setting {number + 1}" for number in range(len(comparison.settings))))
     for name in comparison.settings[0].differs:

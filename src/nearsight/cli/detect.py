@@ -112,7 +112,7 @@ def train(
 
 
 def _print_unread(problems: list[str]) -> None:
-    from nearsight.images.imageset import printable
+    from nearsight.text import printable
 
     for problem in problems:
         print(f"not read: {printable(problem)}")

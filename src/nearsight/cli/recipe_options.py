@@ -11,7 +11,7 @@ from cyclopts import Group, Parameter
 from nearsight.recipes.files import plain_yaml
 from nearsight.recipes.named import named_recipe
 from nearsight.recipes.recipe import Recipe
-from nearsight.reports.words import value_words
+from nearsight.text import value_words
 
 DEFAULT_RECIPE = "small"
 """What settings start from when no recipe is named."""

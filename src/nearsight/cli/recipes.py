@@ -45,7 +45,7 @@ def _table(chosen: dict[str, Recipe], *, whole: bool) -> Table:
     from rich.table import Table
 
     from nearsight.recipes.files import FIELDS
-    from nearsight.reports.words import value_words
+    from nearsight.text import value_words
 
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("field", no_wrap=True)

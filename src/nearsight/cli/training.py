@@ -120,10 +120,10 @@ def evaluate(
         Print JSON.
     """
     from nearsight.classification.use import evaluate_run
-    from nearsight.images.imageset import printable
     from nearsight.reports.words import measured
     from nearsight.runs.exits import reported
     from nearsight.runs.metrics_log import json_line
+    from nearsight.text import printable
 
     with reported():
         found = evaluate_run(run, data, split=split, device=device)
@@ -234,9 +234,9 @@ def _new_run_path(recipe: Recipe, name: str) -> Path:
 
 
 def _print_summary(summary: dict[str, Any], path: Path, show: Show, selection: str) -> None:
-    from nearsight.images.imageset import printable
     from nearsight.reports.words import measured, weights_words
     from nearsight.runs.metrics_log import json_line
+    from nearsight.text import printable
 
     if show == "json":
         print(json_line({"kind": "done", "run": str(path), **summary}))
@@ -257,7 +257,7 @@ def _print_predictions(predictions: list[Any]) -> None:
     from rich.markup import escape
     from rich.table import Column, Table
 
-    from nearsight.images.imageset import printable
+    from nearsight.text import printable
 
     table = Table(Column("picture", overflow="fold"), "classes")  # a path that is cut short cannot be copied
     for one in predictions:

@@ -8,7 +8,8 @@ from pathlib import Path
 from nearsight.datasets.splitting import SPLIT_WORDS, encode_labels
 from nearsight.datasets.stored import FileImages
 from nearsight.images.decode import IMAGE_SUFFIXES
-from nearsight.images.imageset import ImageSet, printable
+from nearsight.images.imageset import ImageSet
+from nearsight.text import printable
 
 
 def _subfolders(folder: Path) -> dict[str, Path]:

@@ -11,7 +11,8 @@ import numpy as np
 
 from nearsight.datasets.folder import open_folder
 from nearsight.datasets.stored import ArrayImages, FileImages
-from nearsight.images.imageset import ImageSet, printable
+from nearsight.images.imageset import ImageSet
+from nearsight.text import printable
 
 
 def default_root() -> Path:

@@ -9,7 +9,8 @@ import numpy as np
 
 from nearsight.datasets.splitting import as_words, read_labels
 from nearsight.datasets.stored import ArrayImages
-from nearsight.images.imageset import ImageSet, printable
+from nearsight.images.imageset import ImageSet
+from nearsight.text import printable
 
 _MAX_BYTES = 64 * 2**30
 _PREFIXES = {"train": ("train_", ""), "val": ("val_", "validation_", "valid_"), "test": ("test_",)}

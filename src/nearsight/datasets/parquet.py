@@ -11,7 +11,8 @@ import numpy as np
 
 from nearsight.datasets.splitting import group_by_split, read_labels
 from nearsight.datasets.stored import EncodedImages
-from nearsight.images.imageset import ImageSet, printable
+from nearsight.images.imageset import ImageSet
+from nearsight.text import printable
 
 _IMAGE_COLUMNS = ("image", "img", "images", "jpg", "png", "webp", "bytes", "image_bytes", "pixel_values")
 _LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "cls", "target", "category")

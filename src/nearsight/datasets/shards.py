@@ -19,7 +19,8 @@ import numpy as np
 
 from nearsight.datasets.splitting import encode_labels, group_by_split
 from nearsight.images.decode import DEFAULT_LIMITS, Limits, decode_image
-from nearsight.images.imageset import BadImage, ImageSet, PackedNames, digest, printable
+from nearsight.images.imageset import BadImage, ImageSet, PackedNames, digest
+from nearsight.text import printable
 
 _IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp")
 _LABEL_KEYS = ("label", "class", "cls", "target")

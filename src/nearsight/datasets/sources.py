@@ -18,7 +18,8 @@ from nearsight.datasets.parquet import open_parquet
 from nearsight.datasets.shards import expand_braces, looks_like_shard, open_shards
 from nearsight.datasets.splitting import make_splits
 from nearsight.images.decode import IMAGE_SUFFIXES
-from nearsight.images.imageset import ImageSet, Splits, printable
+from nearsight.images.imageset import ImageSet, Splits
+from nearsight.text import printable
 
 _ACCEPTED = f"a folder, .npz, .parquet, .tar or .zip, 'clothing', or one of {', '.join(KNOWN_NAMES)}"
 

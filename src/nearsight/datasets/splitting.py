@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nearsight.images.imageset import BadImage, ImageSet, Splits, name_ranks, printable, subset
+from nearsight.images.imageset import BadImage, ImageSet, Splits, name_ranks, subset
+from nearsight.text import printable
 
 _MOST_CLASSES = 30_000  # of numbered labels without as many images
 SPLIT_WORDS = {

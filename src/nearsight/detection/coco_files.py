@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from nearsight.detection.dataset import BoxCollector, read_text, safe_relative
-from nearsight.images.imageset import printable
+from nearsight.text import printable
 
 
 def read_coco(path: Path, split: str) -> BoxCollector:

@@ -15,7 +15,7 @@ from nearsight.detection.dataset import BoxCollector, DetectionSet, DetectionSpl
 from nearsight.detection.voc_files import read_voc
 from nearsight.detection.yolo_files import find_yolo, read_yolo
 from nearsight.images.decode import IMAGE_SUFFIXES
-from nearsight.images.imageset import printable
+from nearsight.text import printable
 
 BUNDLED = "bccd"
 _LAYOUTS = (

@@ -8,7 +8,7 @@ from xml.parsers import expat
 
 from nearsight.detection.dataset import BoxCollector, read_text, safe_relative
 from nearsight.images.decode import IMAGE_SUFFIXES
-from nearsight.images.imageset import printable
+from nearsight.text import printable
 
 _MAX_BYTES, _MAX_DEPTH = 2**24, 32
 

@@ -12,7 +12,7 @@ from PIL import Image
 
 from nearsight.detection.dataset import BoxCollector, read_text
 from nearsight.images.decode import IMAGE_SUFFIXES
-from nearsight.images.imageset import printable
+from nearsight.text import printable
 
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}

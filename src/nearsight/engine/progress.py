@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from nearsight.engine.callbacks import Listener
 from nearsight.reports.words import measured
 from nearsight.runs.metrics_log import json_line
+from nearsight.text import one_line
 
 _PLAIN_SECONDS = 10.0
 _MOST_MEASURES = 3
@@ -89,7 +90,7 @@ class PlainProgress:
             self.note(describe_training(record, self._total, eta))
 
     def note(self, text: str) -> None:
-        print(_one_line(text), file=self._stream, flush=True)
+        print(one_line(text), file=self._stream, flush=True)
 
     def close(self) -> None:
         self._stream.flush()
@@ -113,7 +114,7 @@ class LiveProgress:
             self._bar.update(self._task, completed=record["step"], description=text)
 
     def note(self, text: str) -> None:
-        self._console.print(_one_line(text), markup=False, highlight=False)
+        self._console.print(one_line(text), markup=False, highlight=False)
 
     def close(self) -> None:
         self._bar.stop()
@@ -146,15 +147,10 @@ class QuietProgress:
 
     def note(self, text: str) -> None:
         if text.startswith("warning"):
-            print(_one_line(text), file=self._stream, flush=True)
+            print(one_line(text), file=self._stream, flush=True)
 
     def close(self) -> None:
         self._stream.flush()
-
-
-def _one_line(text: str) -> str:
-    """File names may hold anything; a log line stays one line."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def _duration(seconds: float) -> str:

@@ -9,11 +9,7 @@ from typing import Protocol, overload, runtime_checkable
 
 import numpy as np
 
-
-def printable(text: str, limit: int = 200) -> str:
-    """A name from a file made safe for a terminal or a log: control characters escaped, length bounded."""
-    shown = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+from nearsight.text import printable
 
 
 class BadImage(Exception):

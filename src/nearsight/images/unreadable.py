@@ -8,8 +8,9 @@ from typing import Literal
 
 import numpy as np
 
-from nearsight.images.imageset import BadImage, ImageSet, printable
+from nearsight.images.imageset import BadImage, ImageSet
 from nearsight.randomness import hash32
+from nearsight.text import printable
 
 BadImagePolicy = Literal["skip", "error"]
 

@@ -13,9 +13,10 @@ from typing import Any
 
 from nearsight.classification.use import run_recipe
 from nearsight.recipes.recipe import Recipe, change_rule
-from nearsight.reports.words import measure_words, value_words
+from nearsight.reports.words import measure_words
 from nearsight.runs.folder import DONE, RunFolder
 from nearsight.runs.identity import IDENTITY
+from nearsight.text import value_words
 
 _MOST_IN_A_LABEL = 3
 _OPTION = "model_options."

@@ -13,10 +13,11 @@ from typing import Any
 from nearsight.engine.task import Page, Picture
 from nearsight.recipes.recipe import Recipe
 from nearsight.reports import plots
-from nearsight.reports.words import measured, model_words, value_words, weights_words
+from nearsight.reports.words import measured, model_words, weights_words
 from nearsight.runs.durable import disk_errors, replace
 from nearsight.runs.environment import without_home
 from nearsight.runs.folder import REPORT, RunFolder
+from nearsight.text import value_words
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; color: #222 }

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from nearsight.recipes.recipe import Recipe
+from nearsight.text import value_words
 
 _PERCENT = {"top1": "top-1", "top5": "top-5"}
-
-
-def value_words(value: Any) -> str:
-    """A setting as a person would type it; nothing for an empty one."""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, dict):
-        return ", ".join(f"{name}={value_words(inner)}" for name, inner in value.items())
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def measure_words(name: str) -> str:

@@ -1,0 +1,5 @@
+"""`python -m nearsight VERB …`."""
+
+from nearsight.cli.app import main
+
+main()

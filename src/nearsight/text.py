@@ -1,0 +1,25 @@
+"""How text from elsewhere and values are shown. Imports nothing of nearsight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def one_line(text: str) -> str:
+    """Text that stays on one line and moves no cursor: what cannot be printed is escaped."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def printable(text: str, limit: int = 200) -> str:
+    """As `one_line`, of bounded length: names from files may hold anything."""
+    shown = one_line(text)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def value_words(value: Any) -> str:
+    """A setting as a person would type it; nothing for an empty one."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={value_words(inner)}" for name, inner in value.items())
+    return f"{value:g}" if isinstance(value, float) else str(value)
