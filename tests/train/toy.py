@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearsight.engine.task import Batch, Page
+from nearsight.engine.task import Batch
 from nearsight.images.order import epoch_order
 from nearsight.recipes.recipe import Recipe
+from nearsight.reports.page import Page
 
 _COUNT, _FEATURES = 96, 6
 

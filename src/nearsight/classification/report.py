@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from nearsight.analysis import attention_maps
 from nearsight.classification.data import ImageData
-from nearsight.engine.task import Page, Picture, Place
+from nearsight.engine.task import Place
 from nearsight.images.batch_augment import BatchEval
 from nearsight.images.imageset import BadImage, ImageSet
 from nearsight.images.transforms import EvalTransform
 from nearsight.reports import plots
+from nearsight.reports.page import Page, Picture
 
 _WORST, _SHOWN = 18, 3
 CAPTIONS = {

@@ -16,12 +16,13 @@ from nearsight.classification.model import build_classifier
 from nearsight.engine.batch_size import validation_warning
 from nearsight.engine.device import compiles, pick_precision
 from nearsight.engine.distributed import World
-from nearsight.engine.task import Batch, Inputs, Page, Place
+from nearsight.engine.task import Batch, Inputs, Place
 from nearsight.images.augmentation import Mixing
 from nearsight.images.batch_augment import BatchAugment
 from nearsight.images.batch_mixing import BatchMix
 from nearsight.images.imageset import Splits
 from nearsight.recipes.recipe import Recipe
+from nearsight.reports.page import Page
 from nearsight.runs.folder import CLASSES
 
 _LARGEST_GROUP = 16  # images that share a mixing decision; small enough for any sensible number of processes

@@ -139,9 +139,9 @@ def _write_page(out: Path, summaries: dict[str, dict[str, Any]], verdict: str, s
     """Both runs on one page: result, curves, and the pictures the runs have drawn."""
     from nearsight.classification.report import CAPTIONS
     from nearsight.classification.use import run_recipe
-    from nearsight.engine.task import Page, Picture
     from nearsight.reports import plots
-    from nearsight.reports.page import page_html, picture_file, run_files
+    from nearsight.reports.page import Page, Picture, page_html, picture_file
+    from nearsight.reports.run_report import run_files
     from nearsight.reports.words import model_words
     from nearsight.runs.durable import replace
     from nearsight.runs.folder import RunFolder

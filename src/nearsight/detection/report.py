@@ -12,7 +12,8 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import nn
 
 from nearsight.detection.coco_metrics import Found, Truth
-from nearsight.engine.task import Page, Picture, Place
+from nearsight.engine.task import Place
+from nearsight.reports.page import Page, Picture
 
 if TYPE_CHECKING:
     from nearsight.detection.task import DetectionTask

@@ -21,9 +21,10 @@ from nearsight.detection.outputs import DetectorOutputs, detection_loss, postpro
 from nearsight.detection.retinanet import RetinaNet, backbone_of, build_retinanet, create_detector
 from nearsight.detection.views import View, boxes_in_image
 from nearsight.detection.vit_backbone import ViTBackbone
-from nearsight.engine.task import Batch, Inputs, Page, Place
+from nearsight.engine.task import Batch, Inputs, Place
 from nearsight.recipes.files import thaw
 from nearsight.recipes.recipe import Recipe
+from nearsight.reports.page import Page
 from nearsight.runs.folder import CONFIG, RunFolder
 from nearsight.weights.files import load_weights, read_weights
 

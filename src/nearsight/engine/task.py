@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from nearsight.reports.page import Page
+
 Inputs = Mapping[str, Tensor]
 """What changes from one micro-batch to the next: tensors of fixed shapes, on the host or already on the device."""
 
@@ -29,25 +31,6 @@ class Place:
     world_size: int = 1
     micro_batch: int = 0
     precision: torch.dtype = torch.float32
-
-
-class Picture(NamedTuple):
-    """A figure of the report: the name its PNG file is kept under, the PNG's bytes, and how to read it."""
-
-    name: str
-    content: bytes
-    caption: str
-
-
-@dataclass(frozen=True)
-class Page:
-    """A section of the report: text (plain), pictures, a table of strings, and links to files beside the report."""
-
-    title: str
-    text: str = ""
-    pictures: tuple[Picture, ...] = ()
-    table: tuple[tuple[str, ...], ...] = ()
-    links: tuple[tuple[str, str], ...] = ()  # (path from the report's folder, what it holds)
 
 
 class Task(Protocol):

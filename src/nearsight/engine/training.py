@@ -141,7 +141,7 @@ def _finish(trainer: Trainer, world: World) -> dict[str, Any]:
 
 def _write_report(trainer: Trainer, summary: dict[str, Any]) -> None:
     """The run is over and safe: trouble with a picture is worth a sentence, not an error."""
-    from nearsight.reports.page import write_report
+    from nearsight.reports.run_report import write_report
 
     try:
         pages = trainer.task.report_pages(trainer.bench.model, trainer.folder.metrics(), trainer.place)

@@ -7,10 +7,10 @@ import io
 import numpy as np
 from PIL import Image
 
-from nearsight.engine.task import Page, Picture
 from nearsight.recipes.recipe import Recipe
 from nearsight.reports import plots
-from nearsight.reports.page import page_html, picture_file, run_files
+from nearsight.reports.page import Page, Picture, page_html, picture_file
+from nearsight.reports.run_report import run_files
 from nearsight.reports.words import measure_words, measured, model_words
 from nearsight.text import value_words
 
