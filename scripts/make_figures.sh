@@ -9,7 +9,7 @@ deit=$1
 convit=$2
 into=docs/figures
 nearsight inspect convit_tiny --figure 3 --out $into/figure3.png
-for figure in 5 7 16 17; do
+for figure in 5 7 16; do
   nearsight inspect "$deit" "$convit" --figure $figure --out $into/figure$figure.png
 done
 nearsight inspect "$convit" --figure 6 --out $into/figure6.png
