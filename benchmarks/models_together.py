@@ -1,4 +1,4 @@
-"""As benchmarks/models.py, but models are compiled side by side, a process for each, and then timed one at a time.
+"""As `nearsight bench models`, but models are compiled side by side, a process for each, and then timed one at a time.
 
     PYTHONPATH=src python benchmarks/models_together.py --out results/benchmarks --only convit_small,convit_base
 
@@ -73,9 +73,9 @@ def main() -> None:
     options = parser.parse_args()
     wanted = [entry for entry in wanted_entries(options.only) if entry.img_size == 224]
     if not wanted:
-        sys.exit(f"--only {options.only}: models of 224 pixels are compiled here; benchmarks/models.py has the others")
+        sys.exit(f"--only {options.only}: these are of other sizes than 224 pixels; `nearsight bench models` has them")
     if not torch.cuda.is_available():
-        sys.exit("there is no CUDA device; benchmarks/models.py and benchmarks/convit_cpu.py measure on a CPU")
+        sys.exit("there is no CUDA device; `nearsight bench models` and benchmarks/convit_cpu.py measure on a CPU")
     make_folder(options.out)
     print(as_table([], COLUMNS), flush=True)
     rows = measure_together(wanted, options.batch, options.repeats)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nearsight.bench.measure import Row, device_ms, median_ms, peak_memory
+from nearsight.bench.measure import Row, device_ms, median_ms, out_of_memory_named, peak_memory
 from nearsight.functional import local as equations
 from nearsight.kernels import (
     explain_gated_positional_attention,
@@ -25,6 +25,19 @@ COLUMNS = (
     "shape", "what", "forward ms", "× conv", "forward+backward ms", "× conv (f+b)", "eager forward ms", "memory MiB",
 )  # fmt: skip
 PEERS = ("conv", "projection", "attention", "layer", "unfold", "flex")
+
+
+def columns(device: torch.device) -> tuple[str, ...]:
+    """What is measured there: on a CPU nothing is replayed, so that eager times are the times."""
+    return COLUMNS if device.type == "cuda" else tuple(name for name in COLUMNS if name != "eager forward ms")
+
+
+def default_batch(device: torch.device) -> int:
+    return 128 if device.type == "cuda" else 4
+
+
+def number_type(device: torch.device) -> torch.dtype:
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
 
 
 def unfold_step(projected: Tensor, row_embedding: Tensor, col_embedding: Tensor) -> Tensor:
@@ -64,6 +77,13 @@ def flex_attention_step(side: int) -> Callable[..., Tensor]:
         return out[..., : query.shape[-1]].transpose(1, 2).unflatten(1, (side, side))
 
     return attend
+
+
+def measure_stages(batch: int, device: torch.device, peers: Sequence[str], repeats: int) -> Iterator[Row]:
+    """The rows of all four stages, as they come."""
+    with out_of_memory_named(batch):
+        for channels, side in STAGES:
+            yield from measure_stage(channels, side, batch, number_type(device), device, peers, repeats)
 
 
 def measure_stage(
@@ -131,6 +151,18 @@ def _measure(
     if device.type == "cuda":  # elsewhere nothing else is measured above
         row["eager forward ms"] = median_ms(forward, sets, device, repeats)
     return row
+
+
+def explain(batch: int, device: torch.device) -> str:
+    """Which backend runs at each stage, on GPSA's grids and in a feed-forward block, and why not the others."""
+    dtype = number_type(device)
+    return "\n".join(
+        [
+            *(explain_stage(channels, side, batch, dtype, device) for channels, side in STAGES),
+            *(explain_gated(side, 1, dtype, device) for side in GRIDS),
+            explain_feed_forward(batch, dtype, device),
+        ]
+    )
 
 
 def explain_stage(channels: int, side: int, batch: int, dtype: torch.dtype, device: torch.device) -> str:

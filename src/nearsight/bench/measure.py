@@ -41,6 +41,13 @@ def _processor_name() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
+def pick_device(name: str) -> torch.device:
+    """`auto` takes a GPU where there is one, else the CPU."""
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: no CUDA device is available; use --device cpu")
+    return torch.device(("cuda" if torch.cuda.is_available() else "cpu") if name == "auto" else name)
+
+
 def synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -127,7 +134,7 @@ def busy_machine(device: torch.device) -> str | None:
 
 
 @contextmanager
-def room_for(batch: int) -> Iterator[None]:
+def out_of_memory_named(batch: int) -> Iterator[None]:
     """Memory that runs out is said in one line, with the remedy."""
     try:
         yield

@@ -4,14 +4,14 @@ Eager; compiled; and on a GPU "graph", compiled and replayed as one CUDA graph, 
 launches cost: what the trainer does, and the only mode in which small models are not a measure of the CPU.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nearsight.bench.measure import Row, device_ms, median_ms, peak_memory
+from nearsight.bench.measure import Row, device_ms, median_ms, out_of_memory_named, peak_memory
 
 MODES = ("eager", "compiled", "graph")
 COLUMNS = ("group", "model", "mode", "inference images/s", "training images/s", "training GiB", "inference GiB")
@@ -143,6 +143,24 @@ def measure(
         del model, run, optimizer
         torch.cuda.empty_cache()
     return rows
+
+
+def default_batch(device: torch.device) -> int:
+    return 256 if device.type == "cuda" else 8
+
+
+def measure_all(
+    wanted: Sequence[Entry], modes: Sequence[str], batch: int | None, device: torch.device, *, train: bool, repeats: int
+) -> Iterator[Row]:
+    """The rows of all entries, as they come. At more than 512 pixels: one image unless stated, eager, inference."""
+    for entry in wanted:
+        large = entry.img_size > 512
+        for mode in modes:
+            if large and mode == "compiled":
+                continue
+            count = batch or (1 if large else default_batch(device))
+            with out_of_memory_named(count):
+                yield from measure(entry, mode == "compiled", count, device, train=train and not large, repeats=repeats)
 
 
 def ratios(rows: list[Row]) -> list[str]:
