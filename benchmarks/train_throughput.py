@@ -77,7 +77,7 @@ def measure(task: ClassificationTask, recipe: Recipe, steps: int, folder: Path) 
     device = pick_device(recipe.device)
     trainer = Trainer(task, recipe, RunFolder(folder), world=World(), device=device, stop=StopRequest())
     trainer.bench.module.train()
-    feed = task.feed(0, trainer.place)
+    feed = task.feed(0, trainer.context)
     if isinstance(task, FixedBatchTask):
         task.hold(next(feed)[0], device)
     step, began, waited, memory = 0, 0.0, 0.0, 0

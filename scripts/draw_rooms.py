@@ -19,7 +19,8 @@ DRAWING = Path(__file__).resolve().parents[1] / "docs" / "figures" / "rooms.svg"
 ROOMS = (
     ("geometry", "randomness", "text", "tasks"),
     ("functional", "images", "recipes"),
-    ("kernels", "datasets", "runs"),
+    ("kernels", "runs"),
+    ("datasets",),
     ("nn",),
     ("models",),
     ("accelerate", "cost"),

@@ -19,7 +19,7 @@ from nearsight.detection.retinanet import create_detector
 from nearsight.detection.sources import open_detection
 from nearsight.detection.task import DetectionTask, build_detector, compared, with_body_options
 from nearsight.detection.use import detection_recipe, load_detector
-from nearsight.engine.task import Place
+from nearsight.engine.task import ProcessContext
 from nearsight.engine.training import make_task, train
 from nearsight.images.unreadable import BadImageLog
 from nearsight.models import create_model
@@ -37,7 +37,7 @@ def bundled_folder():
     return open_detection("bccd").train.root.parent
 
 
-CPU = Place(torch.device("cpu"), micro_batch=6)
+CPU = ProcessContext(torch.device("cpu"), micro_batch=6)
 
 
 def tiny_recipe(**changes):
@@ -119,7 +119,7 @@ def test_evaluation_of_perfect_detections_is_one(monkeypatch):
     task = make_task(tiny_recipe())
     images = task.data.split("val")
 
-    def perfect(model, split, place):
+    def perfect(model, split, context):
         for index in range(len(images)):
             own = images.annotations(index)
             sizes = np.concatenate((own.boxes[:, :2], own.boxes[:, 2:] - own.boxes[:, :2]), axis=1)

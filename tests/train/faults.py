@@ -21,7 +21,7 @@ from nearsight.classification.task import ClassificationTask
 from nearsight.engine import trainer as engine
 from nearsight.engine.training import train
 from nearsight.recipes.files import apply_changes
-from nearsight.runs import checkpoint, durable
+from nearsight.runs import atomic_files, checkpoint
 from nearsight.runs.exits import reported
 from nearsight.runs.folder import RunFolder
 
@@ -173,7 +173,7 @@ def _kill_in_checkpoint(kill_at: list | None) -> None:
 
     checkpoint.write_new = write_new
     checkpoint.os.rename = rename
-    durable.os.replace = replace
+    atomic_files.os.replace = replace
 
 
 def _fill_disk(between: list | None) -> None:

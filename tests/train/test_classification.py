@@ -21,7 +21,7 @@ from nearsight.classification.task import ClassificationTask
 from nearsight.classification.use import evaluate_run, predict_images
 from nearsight.datasets.sources import open_data
 from nearsight.engine.batch_size import validation_warning
-from nearsight.engine.task import Place
+from nearsight.engine.task import ProcessContext
 from nearsight.engine.training import train
 from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD
 from nearsight.images.imageset import subset
@@ -70,7 +70,7 @@ def test_a_global_batch_is_the_same_however_it_is_cut(folder, resident):
     def global_batch(world: int, micro: int):
         pieces = []
         for rank in range(world):
-            feed = task.feed(5, Place(CPU, rank, world, micro))
+            feed = task.feed(5, ProcessContext(CPU, rank, world, micro))
             for index, inputs in enumerate(next(feed)):
                 pieces.append(task.prepare(inputs, step, rank * (12 // world) + index * micro))
         return torch.cat([p.inputs for p in pieces]), torch.cat([p.targets.labels for p in pieces])
@@ -88,7 +88,7 @@ def test_a_global_batch_is_the_same_however_it_is_cut(folder, resident):
 def test_without_mixing_labels_stay_labels(folder):
     task = ClassificationTask(_recipe(folder, mixup=0.0, cutmix=0.0))
     assert task.batch_multiple == 1
-    feed = task.feed(0, Place(CPU, micro_batch=6))
+    feed = task.feed(0, ProcessContext(CPU, micro_batch=6))
     batch = task.prepare(next(feed)[0], torch.tensor(0), 0)
     assert batch.targets.labels.dtype == torch.int64
     logits = torch.randn(6, 3)
@@ -101,7 +101,11 @@ def test_evaluation_counts_every_image_once(folder):
     names = {}
     for world in (1, 3):
         seen = torch.cat(
-            [b.indices for rank in range(world) for b in task.data.eval_batches("val", Place(CPU, rank, world))]
+            [
+                b.indices
+                for rank in range(world)
+                for b in task.data.eval_batches("val", ProcessContext(CPU, rank, world))
+            ]
         )
         names[world] = sorted(seen.tolist())
     assert names[1] == names[3] == list(range(12))
@@ -180,7 +184,7 @@ def test_attention_is_shown_for_several_classes_from_a_marked_patch(folder, monk
 
     task = ClassificationTask(_recipe(folder, image_size=12))
     monkeypatch.setattr(image_report.plots, "picture_grid", record)
-    assert image_report.attention_page(task.build_model(), task.data, Place(CPU)) is not None
+    assert image_report.attention_page(task.build_model(), task.data, ProcessContext(CPU)) is not None
     assert drawn["titles"][::3] == list(task.data.classes)
     assert drawn["columns"] == 3
     # A grid of 3×3 patches of 4 pixels: the query is the one in the middle.
@@ -191,7 +195,7 @@ def test_attention_is_shown_for_several_classes_from_a_marked_patch(folder, monk
 
 def test_a_network_without_attention_has_no_attention_maps(folder):
     task = ClassificationTask(_recipe(folder, model="resnet26", model_options={}, patch_size=0, image_size=33))
-    assert image_report.attention_page(task.build_model(), task.data, Place(CPU)) is None
+    assert image_report.attention_page(task.build_model(), task.data, ProcessContext(CPU)) is None
 
 
 def test_the_record_of_a_run_has_no_private_paths(run, monkeypatch):
@@ -278,7 +282,7 @@ def test_learning_from_another_run(run, folder, tmp_path, kind, model):
         folder, model=model, model_options=options, teacher=str(run), distillation=kind, epochs=1.0, warmup_epochs=0.2
     )
     task = ClassificationTask(recipe)
-    feed = task.feed(0, Place(CPU, micro_batch=6))
+    feed = task.feed(0, ProcessContext(CPU, micro_batch=6))
     batch = task.prepare(next(feed)[0], torch.tensor(0), 0)
     assert batch.targets.teacher.shape == (6, 3)
     module = task.training_module(task.build_model())

@@ -24,7 +24,7 @@ from nearsight.engine.optimizer import (
 )
 from nearsight.engine.state import Workbench
 from nearsight.engine.step import StepSettings, TrainStep
-from nearsight.engine.task import Place
+from nearsight.engine.task import ProcessContext
 from nearsight.engine.training import train
 from nearsight.engine.weight_average import AveragedModel, ema_weight
 from nearsight.models import create_model
@@ -95,7 +95,7 @@ def _plain_step(task, *, precision=torch.float32, micro=16, window=4, clip_grad=
     bench = Workbench(task, recipe, World(), cpu)
     accumulation = recipe.batch // micro
     settings = StepSettings(cpu, precision, clip_grad, micro, accumulation, window, compile=False, capture=False)
-    return bench, TrainStep(task, bench, settings, World()), task.feed(0, Place(cpu, micro_batch=micro))
+    return bench, TrainStep(task, bench, settings, World()), task.feed(0, ProcessContext(cpu, micro_batch=micro))
 
 
 def _run_steps(recipe, *, micro, precision=torch.float32, steps=6, compile=False):
@@ -105,7 +105,7 @@ def _run_steps(recipe, *, micro, precision=torch.float32, steps=6, compile=False
         torch.device("cpu"), precision, recipe.clip_grad, micro, recipe.batch // micro, steps, compile, capture=False
     )
     step = TrainStep(task, bench, settings, World())
-    feed = task.feed(0, Place(torch.device("cpu"), micro_batch=micro))
+    feed = task.feed(0, ProcessContext(torch.device("cpu"), micro_batch=micro))
     for number in range(steps):
         step(number, next(feed), 1e-2, 0.1, seed=number)
     return step.read(), {name: value.clone() for name, value in bench.model.state_dict().items()}
@@ -296,7 +296,7 @@ def test_a_captured_step_is_the_same_step(monkeypatch):
         bench = Workbench(task, recipe, World(), torch.device("cpu"))
         settings = StepSettings(torch.device("cpu"), torch.float32, 0.0, 8, 2, 9, compile=False, capture=captured)
         step = TrainStep(task, bench, settings, World())
-        feed = task.feed(0, Place(torch.device("cpu"), micro_batch=8))
+        feed = task.feed(0, ProcessContext(torch.device("cpu"), micro_batch=8))
         for number in range(9):
             step(number, next(feed), 1e-2 / (1 + number), ema_weight(number, 0.9), seed=number)
         results.append((step.read(), bench.model.state_dict(), bench.averaged.model.state_dict()))
@@ -310,7 +310,7 @@ def test_of_equal_weights_the_later_are_selected(tmp_path):
     class Tied(ToyTask):
         scores = iter((0.2, 0.5, 0.5, 0.1))
 
-        def evaluate(self, model, split, place):
+        def evaluate(self, model, split, context):
             yield "score", next(self.scores) if split == "val" else 0.0
 
     recipe = toy_recipe(epochs=4.0, eval_every=1.0, ema=0.0)

@@ -125,7 +125,7 @@ def test_the_best_that_could_not_be_saved_is_not_called_the_best(tmp_path, monke
     class Peak(ToyTask):
         """Best at an evaluation whose checkpoint finds the disk full."""
 
-        def evaluate(self, model, split, place):
+        def evaluate(self, model, split, context):
             self.count = getattr(self, "count", 0) + 1
             yield "score", 1.0 if 6 * self.count == failing else 0.1 * (self.count == 1)
 

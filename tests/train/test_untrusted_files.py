@@ -16,7 +16,8 @@ from torch import nn
 import nearsight
 from nearsight.runs.checkpoint import CheckpointStore
 from nearsight.runs.exits import DiskError, NonFiniteError
-from nearsight.weights.files import load_weights, read_weights
+from nearsight.weights.files import read_weights
+from nearsight.weights.loading import load_weights
 
 PACKAGE = Path(nearsight.__file__).parent
 

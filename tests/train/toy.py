@@ -56,12 +56,12 @@ class ToyTask:
         part = order.part(place, self.recipe.batch)
         return torch.from_numpy(order.indices[part]), torch.from_numpy(order.keys[part])
 
-    def feed(self, start_step, place):
+    def feed(self, start_step, context):
         step = start_step
-        share = self.recipe.batch // place.world_size
+        share = self.recipe.batch // context.world_size
         while True:
-            indices, keys = (part.split(share)[place.rank] for part in self._samples(step))
-            cuts = zip(indices.split(place.micro_batch), keys.split(place.micro_batch), strict=True)
+            indices, keys = (part.split(share)[context.rank] for part in self._samples(step))
+            cuts = zip(indices.split(context.micro_batch), keys.split(context.micro_batch), strict=True)
             yield [{"indices": i, "keys": k} for i, k in cuts]
             step += 1
 
@@ -79,17 +79,17 @@ class ToyTask:
         return []
 
     @torch.no_grad()
-    def evaluate(self, model, split, place):
+    def evaluate(self, model, split, context):
         model.eval()
         yield "score", -F.mse_loss(model(self.points), self.values).item()
 
-    def observe(self, model, place):
+    def observe(self, model, context):
         yield "bias", model[0].bias.tolist()
 
     def has_split(self, split: str) -> bool:
         return True
 
-    def report_pages(self, model, records, place) -> list[Page]:
+    def report_pages(self, model, records, context) -> list[Page]:
         return []
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nearsight.datasets.sources import open_data
 from nearsight.engine.batch_size import check_batch
-from nearsight.engine.task import Inputs, Place
+from nearsight.engine.task import Inputs, ProcessContext
 from nearsight.images.augmentation import Augment
 from nearsight.images.batch_augment import BatchAugment, BatchEval
 from nearsight.images.imageset import ImageSet, Splits, first_classes, per_class_fraction
@@ -101,49 +101,49 @@ class ImageData:
             self._on_device[key] = (pixels.to(device), torch.from_numpy(images.labels).to(device))
         return self._on_device[key]
 
-    def training_batches(self, start_step: int, place: Place) -> Iterator[list[Inputs]]:
+    def training_batches(self, start_step: int, context: ProcessContext) -> Iterator[list[Inputs]]:
         """Endless micro-batches from ``start_step`` on: places and keys when resident, images when streamed."""
         first_epoch, first_step = divmod(start_step, self.steps_per_epoch)
         for epoch in itertools.count(first_epoch):
             begin = first_step if epoch == first_epoch else 0
             batches = self._resident_epoch if self.resident else self._streamed_epoch
-            for inputs in batches(self.order(epoch), begin, place):
-                cut = {name: value.split(place.micro_batch) for name, value in inputs.items()}
+            for inputs in batches(self.order(epoch), begin, context):
+                cut = {name: value.split(context.micro_batch) for name, value in inputs.items()}
                 yield [dict(zip(cut, parts, strict=True)) for parts in zip(*cut.values(), strict=True)]
 
-    def _resident_epoch(self, order: EpochOrder, begin: int, place: Place) -> Iterator[Inputs]:
+    def _resident_epoch(self, order: EpochOrder, begin: int, context: ProcessContext) -> Iterator[Inputs]:
         """One copy of the epoch's order to the device; a step is a slice of it, the pixels are gathered there."""
-        indices = torch.from_numpy(order.indices).to(place.device)
-        keys = torch.from_numpy(order.keys).to(place.device)
+        indices = torch.from_numpy(order.indices).to(context.device)
+        keys = torch.from_numpy(order.keys).to(context.device)
         for step in range(begin, self.steps_per_epoch):
-            part = order.part(step, self.recipe.batch, place.rank, place.world_size)
+            part = order.part(step, self.recipe.batch, context.rank, context.world_size)
             yield {"indices": indices[part], "keys": keys[part]}
 
-    def _streamed_epoch(self, order: EpochOrder, begin: int, place: Place) -> Iterator[Inputs]:
+    def _streamed_epoch(self, order: EpochOrder, begin: int, context: ProcessContext) -> Iterator[Inputs]:
         stream = BatchStream(
             self.splits.train,
             order,
             self.recipe.batch,
             transform=TrainTransform(self._augment(), crop_only=True),
             workers=self.recipe.workers,
-            rank=place.rank,
-            world=place.world_size,
+            rank=context.rank,
+            world=context.world_size,
             start_step=begin,
             bad=self.bad("train"),
-            pin_memory=place.device.type == "cuda",
+            pin_memory=context.device.type == "cuda",
         )
         for batch in stream:
             yield {"images": batch.images, "labels": batch.labels, "keys": batch.keys}
 
-    def eval_batches(self, name: str, place: Place) -> Iterator[EvalBatch]:
+    def eval_batches(self, name: str, context: ProcessContext) -> Iterator[EvalBatch]:
         """This process's share of a split, in order, each image once."""
         images = self.split(name)
         order = epoch_order(len(images), 0, 0, shuffle=False)
-        batch, rank, world = _EVAL_BATCH * place.world_size, place.rank, place.world_size
-        normalise = self.evaluation().to(place.device)
+        batch, rank, world = _EVAL_BATCH * context.world_size, context.rank, context.world_size
+        normalise = self.evaluation().to(context.device)
         stream: BatchStream | ResidentStream
         if self.resident:
-            pixels, labels = self.on_device(name, place.device)
+            pixels, labels = self.on_device(name, context.device)
             stream = ResidentStream(pixels, labels, order, batch, rank=rank, world=world, drop_last=False)
         else:
             stream = BatchStream(
@@ -158,8 +158,8 @@ class ImageData:
                 bad=self.bad(name),
             )
         for part in stream:
-            shown = normalise(part.images.to(place.device, non_blocking=True))
-            yield EvalBatch(shown, part.labels.to(place.device), part.indices)
+            shown = normalise(part.images.to(context.device, non_blocking=True))
+            yield EvalBatch(shown, part.labels.to(context.device), part.indices)
 
     def _augment(self) -> Augment:
         recipe = self.recipe

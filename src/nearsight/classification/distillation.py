@@ -14,8 +14,10 @@ from nearsight.classification.model import build_classifier, require_size, timm_
 from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD
 from nearsight.recipes.files import thaw
 from nearsight.recipes.recipe import Recipe
-from nearsight.runs.folder import CONFIG, class_names
-from nearsight.weights.files import load_weights, read_weights
+from nearsight.runs.folder import class_names
+from nearsight.runs.layout import CONFIG
+from nearsight.weights.files import read_weights
+from nearsight.weights.loading import load_weights
 
 
 def load_teacher(recipe: Recipe, classes: Sequence[str]) -> nn.Module:

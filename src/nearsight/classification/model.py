@@ -15,8 +15,9 @@ from nearsight.detection.retinanet import list_detectors
 from nearsight.models import create_model
 from nearsight.recipes.files import thaw
 from nearsight.recipes.recipe import Recipe
-from nearsight.runs.folder import CONFIG
-from nearsight.weights.files import load_weights, read_weights
+from nearsight.runs.layout import CONFIG
+from nearsight.weights.files import read_weights
+from nearsight.weights.loading import load_weights
 
 
 def build_classifier(recipe: Recipe, num_classes: int) -> nn.Module:

@@ -11,29 +11,29 @@ from nearsight.analysis import layer_summaries
 from nearsight.analysis.locality import LayerSummary
 from nearsight.analysis.walk import inspectable
 from nearsight.classification.data import ImageData
-from nearsight.engine.task import Place
+from nearsight.engine.task import ProcessContext
 
 _IMAGES = 32
 
 
-def first_images(data: ImageData, split: str, count: int, place: Place) -> Tensor:
+def first_images(data: ImageData, split: str, count: int, context: ProcessContext) -> Tensor:
     """The first normalised images of a split, the same at every call."""
-    alone = Place(place.device, precision=place.precision)
+    alone = ProcessContext(context.device, precision=context.precision)
     return next(iter(data.eval_batches(split, alone))).images[:count]
 
 
-def summaries_or_none(model: nn.Module, data: ImageData, place: Place) -> list[LayerSummary]:
+def summaries_or_none(model: nn.Module, data: ImageData, context: ProcessContext) -> list[LayerSummary]:
     """A summary of every attention layer on the first validation images; none for a model without such layers."""
     try:
         inspectable(model)
     except ValueError:
         return []
-    return layer_summaries(model, first_images(data, "val", _IMAGES, place))
+    return layer_summaries(model, first_images(data, "val", _IMAGES, context))
 
 
-def look_inside(model: nn.Module, data: ImageData, place: Place) -> Iterator[tuple[str, Any]]:
+def look_inside(model: nn.Module, data: ImageData, context: ProcessContext) -> Iterator[tuple[str, Any]]:
     """``nonlocality``: one number a layer, in patches. ``gates``: σ(λ), one list of heads for each gated layer."""
-    summaries = summaries_or_none(model, data, place)
+    summaries = summaries_or_none(model, data, context)
     if summaries:
         yield "nonlocality", [round(summary.mean_nonlocality, 5) for summary in summaries]
     gates = [[round(value, 5) for value in s.gate_values] for s in summaries if s.gate_values is not None]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from nearsight.analysis import attention_maps
 from nearsight.classification.data import ImageData
-from nearsight.engine.task import Place
+from nearsight.engine.task import ProcessContext
 from nearsight.images.batch_augment import BatchEval
 from nearsight.images.imageset import BadImage, ImageSet
 from nearsight.images.transforms import EvalTransform
@@ -44,9 +44,11 @@ CAPTIONS = {
 }
 
 
-def classification_pages(model: nn.Module, data: ImageData, records: list[dict[str, Any]], place: Place) -> list[Page]:
+def classification_pages(
+    model: nn.Module, data: ImageData, records: list[dict[str, Any]], context: ProcessContext
+) -> list[Page]:
     """Confusion, worst mistakes, gates and nonlocality over time, attention maps."""
-    alone = Place(place.device, precision=place.precision)
+    alone = ProcessContext(context.device, precision=context.precision)
     split = "test" if data.splits.test is not None else "val"
     probabilities, labels, indices = predict_split(model, data, split, alone)
     pages = [
@@ -59,12 +61,14 @@ def classification_pages(model: nn.Module, data: ImageData, records: list[dict[s
 
 
 @torch.no_grad()
-def predict_split(model: nn.Module, data: ImageData, split: str, place: Place) -> tuple[Tensor, Tensor, Tensor]:
+def predict_split(
+    model: nn.Module, data: ImageData, split: str, context: ProcessContext
+) -> tuple[Tensor, Tensor, Tensor]:
     """(probabilities [N, classes], labels [N], places in the set [N]) on the CPU."""
     model.eval()
     rows = []
-    for batch in data.eval_batches(split, place):
-        with torch.autocast(place.device.type, place.precision, enabled=place.precision != torch.float32):
+    for batch in data.eval_batches(split, context):
+        with torch.autocast(context.device.type, context.precision, enabled=context.precision != torch.float32):
             logits = model(batch.images)
         rows.append((logits.float().softmax(dim=1).cpu(), batch.labels.cpu(), batch.indices.cpu()))
     probabilities, labels, indices = (torch.cat(column) for column in zip(*rows, strict=True))
@@ -108,16 +112,16 @@ def development_page(records: list[dict[str, Any]]) -> Page | None:
     return Page("How attention developed", pictures=pictures) if pictures else None
 
 
-def attention_page(model: nn.Module, data: ImageData, place: Place) -> Page | None:
+def attention_page(model: nn.Module, data: ImageData, context: ProcessContext) -> Page | None:
     """For a few validation pictures, where each layer looks from the centre, averaged over heads."""
     size = data.recipe.image_size
-    normalise = BatchEval(size).to(place.device)
+    normalise = BatchEval(size).to(context.device)
     pictures: list[np.ndarray] = []
     titles: list[str] = []
     marks: list[plots.Mark] = []
     columns = 1
     for label, seen in _one_of_each(data.split("val"), EvalTransform(size, crop_ratio=data.recipe.eval_crop)):
-        image = normalise(seen[None].to(place.device))
+        image = normalise(seen[None].to(context.device))
         try:
             maps = attention_maps(model, image)
         except ValueError:  # a model of an unknown kind

@@ -16,14 +16,14 @@ from nearsight.classification.model import build_classifier
 from nearsight.engine.batch_size import validation_warning
 from nearsight.engine.device import compiles, pick_precision
 from nearsight.engine.distributed import World
-from nearsight.engine.task import Batch, Inputs, Place
+from nearsight.engine.task import Batch, Inputs, ProcessContext
 from nearsight.images.augmentation import Mixing
 from nearsight.images.batch_augment import BatchAugment
 from nearsight.images.batch_mixing import BatchMix
 from nearsight.images.imageset import Splits
 from nearsight.recipes.recipe import Recipe
 from nearsight.reports.page import Page
-from nearsight.runs.folder import CLASSES
+from nearsight.runs.layout import CLASSES, TRAIN_IMAGES
 
 _LARGEST_GROUP = 16  # images that share a mixing decision; small enough for any sensible number of processes
 
@@ -88,7 +88,7 @@ class ClassificationTask:
     def files(self) -> dict[str, str]:
         files = {CLASSES: "\n".join(self.data.classes) + "\n"}
         if self.recipe.fraction < 1:
-            files["train_images.txt"] = "\n".join(self.data.splits.train.names) + "\n"
+            files[TRAIN_IMAGES] = "\n".join(self.data.splits.train.names) + "\n"
         return files
 
     def build_model(self) -> nn.Module:
@@ -99,9 +99,9 @@ class ClassificationTask:
             return BothHeads(model)
         return model
 
-    def feed(self, start_step: int, place: Place) -> Iterator[list[Inputs]]:
-        self._move_to(place.device)
-        return self.data.training_batches(start_step, place)
+    def feed(self, start_step: int, context: ProcessContext) -> Iterator[list[Inputs]]:
+        self._move_to(context.device)
+        return self.data.training_batches(start_step, context)
 
     def _move_to(self, device: torch.device) -> None:
         recipe = self.recipe
@@ -159,31 +159,31 @@ class ClassificationTask:
         return split != "test" or self.data.splits.test is not None
 
     @torch.no_grad()
-    def evaluate(self, model: nn.Module, split: str, place: Place) -> Iterable[tuple[str, float]]:
+    def evaluate(self, model: nn.Module, split: str, context: ProcessContext) -> Iterable[tuple[str, float]]:
         model.eval()
-        sums = torch.zeros(4, dtype=torch.float64, device=place.device)  # images, loss, right, right among five
+        sums = torch.zeros(4, dtype=torch.float64, device=context.device)  # images, loss, right, right among five
         deep = min(5, self.num_classes)
-        for batch in self.data.eval_batches(split, place):
-            with torch.autocast(place.device.type, place.precision, enabled=place.precision != torch.float32):
+        for batch in self.data.eval_batches(split, context):
+            with torch.autocast(context.device.type, context.precision, enabled=context.precision != torch.float32):
                 logits = model(batch.images)
             logits = logits.float()
             right = logits.topk(deep, dim=1).indices == batch.labels[:, None]
             loss = F.cross_entropy(logits, batch.labels, reduction="sum")
             counts = (batch.labels.new_tensor(len(right)), loss, right[:, 0].sum(), right.any(dim=1).sum())
             sums += torch.stack([count.double() for count in counts])
-        World(place.rank, place.world_size).sum(sums)
+        World(context.rank, context.world_size).sum(sums)
         count, loss_sum, top1, top5 = sums.tolist()
         yield "top1", 100 * top1 / count
         if self.num_classes > 5:
             yield "top5", 100 * top5 / count
         yield "loss", loss_sum / count
 
-    def observe(self, model: nn.Module, place: Place) -> Iterable[tuple[str, Any]]:
+    def observe(self, model: nn.Module, context: ProcessContext) -> Iterable[tuple[str, Any]]:
         from nearsight.classification.observation import look_inside
 
-        return look_inside(model, self.data, place)
+        return look_inside(model, self.data, context)
 
-    def report_pages(self, model: nn.Module, records: list[dict[str, Any]], place: Place) -> list[Page]:
+    def report_pages(self, model: nn.Module, records: list[dict[str, Any]], context: ProcessContext) -> list[Page]:
         from nearsight.classification.report import classification_pages
 
-        return classification_pages(model, self.data, records, place)
+        return classification_pages(model, self.data, records, context)

@@ -13,16 +13,15 @@ from nearsight.classification.model import build_classifier
 from nearsight.classification.task import ClassificationTask
 from nearsight.datasets.sources import open_images
 from nearsight.engine.device import pick_device, pick_precision
-from nearsight.engine.task import Place
+from nearsight.engine.task import ProcessContext
 from nearsight.images.batch_augment import BatchEval
 from nearsight.images.decode import IMAGE_SUFFIXES, read_image_file
 from nearsight.images.imageset import BadImage, Splits, first_classes, with_classes
 from nearsight.images.transforms import EvalTransform
-from nearsight.recipes.files import thaw
 from nearsight.recipes.recipe import Recipe
-from nearsight.runs.folder import CONFIG, RunFolder, class_names
-from nearsight.runs.identity import IDENTITY
-from nearsight.weights.files import load_weights, selected_weights
+from nearsight.runs.folder import RunFolder, class_names
+from nearsight.runs.layout import DATA
+from nearsight.weights.loading import load_weights
 
 _BATCH = 64
 
@@ -34,14 +33,6 @@ class Prediction:
     name: str
     classes: tuple[tuple[str, float], ...]
     problem: str = ""
-
-
-def run_recipe(run: str | Path) -> Recipe:
-    """The settings of a run folder."""
-    folder = RunFolder(run)
-    if not folder.has_config:
-        raise ValueError(f"{run} is not a run: it has no {CONFIG}")
-    return thaw(folder.path / CONFIG)
 
 
 @dataclass(frozen=True)
@@ -59,18 +50,18 @@ def evaluate_run(run: str | Path, data: str = "", *, split: str = "", device: st
 
     ``split`` is train, val or test; by default test where there is one.
     """
-    recipe = run_recipe(run)
+    recipe = RunFolder(run).recipe()
     if recipe.task != "classification":
         raise ValueError(f"{run} is a detection run; measure it with: nearsight detect eval {run}")
     recipe = recipe.with_changes(device=device, init_from="", teacher="", distillation="none", drop_path=0.0)
     task, split, origin = _own_task(run, recipe, split) if not data else _other_task(run, recipe, data, split)
-    place = _place(recipe)
+    context = _context(recipe)
     model = task.build_model()
-    load_weights(model, selected_weights(RunFolder(run)), str(run))
-    values = dict(task.evaluate(model.to(place.device), "val" if data else split, place))
+    load_weights(model, RunFolder(run).selected_weights(), str(run))
+    values = dict(task.evaluate(model.to(context.device), "val" if data else split, context))
     bad = task.data.bad("val" if data else split).reasons
     notes = [f"unreadable, and replaced by another image of its class: {name}: {why}" for name, why in bad.items()]
-    if not data and RunFolder(run).read_json(IDENTITY) != task.fingerprint():
+    if not data and RunFolder(run).read_json(DATA) != task.fingerprint():
         notes.append(f"warning: {recipe.data} has changed since the run was trained on it")
     return Measured(origin, split, values, tuple(notes))
 
@@ -104,14 +95,14 @@ def _other_task(run: str | Path, recipe: Recipe, data: str, split: str) -> tuple
 
 def load_classifier(run: str | Path) -> tuple[nn.Module, Recipe, list[str]]:
     """(model with the selected weights, recipe, class names) of a classification run."""
-    recipe = run_recipe(run)
+    recipe = RunFolder(run).recipe()
     classes = class_names(run)
     if recipe.task != "classification":
         raise ValueError(f"{run} is a detection run; use it with: nearsight detect predict {run}")
     if not classes:
         raise ValueError(f"{run} is not a run with a list of classes")
     model = build_classifier(recipe.with_changes(init_from="", drop_path=0.0), len(classes))
-    load_weights(model, selected_weights(RunFolder(run)), str(run))
+    load_weights(model, RunFolder(run).selected_weights(), str(run))
     return model.eval(), recipe, classes
 
 
@@ -122,10 +113,10 @@ def predict_images(
     """What a run says of picture files and folders of them, in the order given. An unreadable one is reported."""
     paths = list(picture_files(images))
     model, recipe, classes = load_classifier(run)
-    place = _place(recipe.with_changes(device=device))
-    model.to(place.device)
+    context = _context(recipe.with_changes(device=device))
+    model.to(context.device)
     fit = EvalTransform(recipe.image_size, crop_ratio=recipe.eval_crop)
-    normalise = BatchEval(recipe.image_size).to(place.device)
+    normalise = BatchEval(recipe.image_size).to(context.device)
     predictions: list[Prediction] = []
     for start in range(0, len(paths), _BATCH):
         readable, problems = [], {}
@@ -136,7 +127,7 @@ def predict_images(
                 problems[path] = bad.reason
         found: dict[Path, tuple[tuple[str, float], ...]] = {}
         if readable:
-            pixels = torch.stack([image for _, image in readable]).to(place.device)
+            pixels = torch.stack([image for _, image in readable]).to(context.device)
             shares = model(normalise(pixels)).float().softmax(dim=1).cpu()
             best = shares.topk(min(top, len(classes)), dim=1)
             for (path, _), values, places in zip(readable, best.values.tolist(), best.indices.tolist(), strict=True):
@@ -161,6 +152,6 @@ def picture_files(sources: Iterable[str | Path]) -> Iterable[Path]:
             raise ValueError(f"{path}: no such file or folder")
 
 
-def _place(recipe: Recipe) -> Place:
+def _context(recipe: Recipe) -> ProcessContext:
     device = pick_device(recipe.device)
-    return Place(device, precision=pick_precision("auto", device))
+    return ProcessContext(device, precision=pick_precision("auto", device))

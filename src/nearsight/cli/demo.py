@@ -51,7 +51,8 @@ def demo(*, out: Path = Path("runs/demo"), seed: int = 0, epochs: float = SETTIN
     epochs
         Epochs of both; fewer are quicker and say less.
     """
-    from nearsight.runs.folder import DONE, RunFolder
+    from nearsight.runs.folder import RunFolder
+    from nearsight.runs.layout import DONE
 
     code = _train_both(out, seed, epochs)
     if code:
@@ -138,20 +139,20 @@ def _count_test_images() -> int:
 def _write_page(out: Path, summaries: dict[str, dict[str, Any]], verdict: str, seed: int) -> Path:
     """Both runs on one page: result, curves, and the pictures the runs have drawn."""
     from nearsight.classification.report import CAPTIONS
-    from nearsight.classification.use import run_recipe
     from nearsight.reports import plots
     from nearsight.reports.page import Page, Picture, page_html, picture_file
     from nearsight.reports.run_report import run_files
     from nearsight.reports.words import model_words
-    from nearsight.runs.durable import replace
+    from nearsight.runs.atomic_files import replace
     from nearsight.runs.folder import RunFolder
+    from nearsight.runs.layout import REPORT
 
     folders = {name: out / name.lower() for name in summaries}
     rows = [("", "model", "test top-1", "val top-1 (selected)", "parameters", "time")]
     for name, summary in summaries.items():
         test, val = summary["test"]["top1"], summary["selected"]["value"]
         cost = (f"{summary['parameters']:,}", f"{summary['seconds']:.0f} s")
-        rows.append((name, model_words(run_recipe(folders[name])), f"{test:.1f} %", f"{val:.1f} %", *cost))
+        rows.append((name, model_words(RunFolder(folders[name]).recipe()), f"{test:.1f} %", f"{val:.1f} %", *cost))
     curves = plots.side_by_side({name: RunFolder(folder).metrics() for name, folder in folders.items()}, "top1")
     caption = "Loss on training batches and accuracy on the validation images, over epochs, of both models."
     pages = [Page("Result", f"{verdict} Seed {seed}.", (Picture("Curves of both", curves, caption),), tuple(rows))]
@@ -162,9 +163,9 @@ def _write_page(out: Path, summaries: dict[str, dict[str, Any]], verdict: str, s
             if file.exists():
                 drawn.append(Picture(figure, file.read_bytes(), CAPTIONS[figure]))
         links = list(run_files(folder, f"{folder.name}/"))
-        if (folder / "report.html").exists():
-            links.insert(0, (f"{folder.name}/report.html", "its own page, with more"))
+        if (folder / REPORT).exists():
+            links.insert(0, (f"{folder.name}/{REPORT}", "its own page, with more"))
         pages.append(Page(name, pictures=tuple(drawn), links=tuple(links)))
-    path = out / "report.html"
+    path = out / REPORT
     replace(path, page_html("A ConViT and a ViT on little data", pages).encode())
     return path

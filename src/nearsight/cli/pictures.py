@@ -83,9 +83,10 @@ def pictures_for(source: Source) -> Pictures:
 def _own_pictures(source: RunSource) -> Pictures:
     from nearsight.classification.data import ImageData
     from nearsight.runs.environment import without_home
+    from nearsight.runs.layout import DATA
 
     images = ImageData(source.recipe.with_changes(download=False)).split("val")
-    known = (source.run.read_json("data.json") or {}).get("val")
+    known = (source.run.read_json(DATA) or {}).get("val")
     if known is not None and images.fingerprint() != known:
         raise ValueError(f"{source.recipe.data} has changed since")
     return Pictures(images, f"the validation pictures of {source.name} ({without_home(source.recipe.data)})")

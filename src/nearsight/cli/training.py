@@ -88,10 +88,10 @@ def resume(
     show
         How to report progress.
     """
-    from nearsight.classification.use import run_recipe
     from nearsight.recipes.files import apply_changes
+    from nearsight.runs.folder import RunFolder
 
-    recipe = apply_changes(run_recipe(run), given_flags(flags), where="the command line")
+    recipe = apply_changes(RunFolder(run).recipe(), given_flags(flags), where="the command line")
     return _train(recipe, run, show=show, override=override, base=None)
 
 

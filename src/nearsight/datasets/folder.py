@@ -9,6 +9,7 @@ from nearsight.datasets.splitting import SPLIT_WORDS, encode_labels
 from nearsight.datasets.stored import FileImages
 from nearsight.images.decode import IMAGE_SUFFIXES
 from nearsight.images.imageset import ImageSet
+from nearsight.runs.layout import is_run_folder
 from nearsight.text import printable
 
 
@@ -21,14 +22,9 @@ def _subfolders(folder: Path) -> dict[str, Path]:
         raise ValueError(f"{printable(str(error.filename or folder))}: {error.strerror}") from None
 
 
-def _is_run(folder: Path) -> bool:
-    """What `nearsight train` writes."""
-    return (folder / "run.lock").is_file() or ((folder / "config.yaml").is_file() and (folder / "checkpoints").is_dir())
-
-
 def _holds_runs(folder: Path, depth: int = 2) -> bool:
     """A run's folder, or one such as runs/ with folders of runs and no images of its own."""
-    if _is_run(folder):
+    if is_run_folder(folder):
         return True
     found = False
     for entry in folder.iterdir() if depth else ():
@@ -47,7 +43,7 @@ def _files_below(folder: Path) -> list[str]:
     seen: set[tuple[int, int]] = set()
     for here, folders, files in os.walk(folder, followlinks=True):
         status = os.stat(here)
-        if (status.st_dev, status.st_ino) in seen or _is_run(Path(here)):
+        if (status.st_dev, status.st_ino) in seen or is_run_folder(Path(here)):
             folders.clear()
             continue
         seen.add((status.st_dev, status.st_ino))

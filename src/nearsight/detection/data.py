@@ -14,7 +14,7 @@ from nearsight.detection.batches import FILL, PictureStream, ResidentPictures, n
 from nearsight.detection.sources import DetectionSet, DetectionSplits, open_detection
 from nearsight.detection.views import View, ViewSettings, plain_view, render
 from nearsight.engine.batch_size import check_batch
-from nearsight.engine.task import Batch, Inputs, Place
+from nearsight.engine.task import Batch, Inputs, ProcessContext
 from nearsight.images.imageset import BadImage, name_ranks
 from nearsight.images.order import EpochOrder, epoch_order
 from nearsight.images.unreadable import BadImageLog
@@ -71,20 +71,20 @@ class DetectionData:
         if self.resident and self._pictures is None:
             self._pictures = ResidentPictures(self.splits.train, self.settings, self.places, device, bad=self.bad)
 
-    def training_batches(self, start_step: int, place: Place) -> Iterator[list[Inputs]]:
+    def training_batches(self, start_step: int, context: ProcessContext) -> Iterator[list[Inputs]]:
         """Endless micro-batches from ``start_step`` on."""
         steps = self.order(0).steps(self.recipe.batch)
         first_epoch, first_step = divmod(start_step, steps)
         for epoch in itertools.count(first_epoch):
-            for inputs in self._epoch(self.order(epoch), first_step if epoch == first_epoch else 0, place):
-                cut = {name: value.split(place.micro_batch) for name, value in inputs.items()}
+            for inputs in self._epoch(self.order(epoch), first_step if epoch == first_epoch else 0, context):
+                cut = {name: value.split(context.micro_batch) for name, value in inputs.items()}
                 yield [dict(zip(cut, parts, strict=True)) for parts in zip(*cut.values(), strict=True)]
 
-    def _epoch(self, order: EpochOrder, begin: int, place: Place) -> Iterator[Inputs]:
+    def _epoch(self, order: EpochOrder, begin: int, context: ProcessContext) -> Iterator[Inputs]:
         recipe = self.recipe
         if self._pictures is not None:
             for step in range(begin, order.steps(recipe.batch)):
-                part = order.part(step, recipe.batch, place.rank, place.world_size)
+                part = order.part(step, recipe.batch, context.rank, context.world_size)
                 yield self._pictures.inputs(order.indices[part], order.keys[part])
             return
         yield from PictureStream(
@@ -94,8 +94,8 @@ class DetectionData:
             self.settings,
             self.places,
             workers=recipe.workers,
-            rank=place.rank,
-            world=place.world_size,
+            rank=context.rank,
+            world=context.world_size,
             start_step=begin,
             bad=self.bad,
         )
@@ -110,10 +110,10 @@ class DetectionData:
             images = images.contiguous(memory_format=torch.channels_last)
         return Batch(images, (inputs["boxes"], inputs["labels"]))
 
-    def eval_batches(self, name: str, place: Place) -> Iterator[EvalBatch]:
+    def eval_batches(self, name: str, context: ProcessContext) -> Iterator[EvalBatch]:
         """This process's share of a split, each image once; images that cannot be read are left out and noted."""
         images = self.split(name)
-        mine = range(place.rank, len(images), place.world_size)
+        mine = range(context.rank, len(images), context.world_size)
         for start in range(0, len(mine), EVAL_BATCH):
             indices, views, pictures = [], [], []
             for index in mine[start : start + EVAL_BATCH]:
@@ -123,7 +123,7 @@ class DetectionData:
                     views.append(self.eval_view(images, index))
                     pictures.append(picture)
             if pictures:
-                yield EvalBatch(normalise(pad_images(pictures).to(place.device)), views, indices)
+                yield EvalBatch(normalise(pad_images(pictures).to(context.device)), views, indices)
 
     def eval_view(self, images: DetectionSet, index: int) -> View:
         height, width = (int(side) for side in images.sizes[index])

@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import nn
 
 from nearsight.detection.coco_metrics import Found, Truth
-from nearsight.engine.task import Place
+from nearsight.engine.task import ProcessContext
 from nearsight.reports.page import Page, Picture
 
 if TYPE_CHECKING:
@@ -59,10 +59,10 @@ def draw_boxes(
     return picture
 
 
-def detection_pages(model: nn.Module, task: DetectionTask, place: Place) -> list[Page]:
+def detection_pages(model: nn.Module, task: DetectionTask, context: ProcessContext) -> list[Page]:
     """What the selected model finds in validation images, and how well it does on each class."""
     images = task.data.split("val")
-    evaluator = task.evaluator(model, "val", place)
+    evaluator = task.evaluator(model, "val", context)
     position = {int(number): index for index, number in enumerate(images.image_ids)}
     pictures = []
     for number, (found, truth) in list(evaluator.images().items())[:_SHOWN]:

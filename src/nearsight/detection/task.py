@@ -21,15 +21,16 @@ from nearsight.detection.outputs import DetectorOutputs, detection_loss, postpro
 from nearsight.detection.retinanet import RetinaNet, backbone_of, build_retinanet, create_detector
 from nearsight.detection.views import View, boxes_in_image
 from nearsight.detection.vit_backbone import ViTBackbone
-from nearsight.engine.task import Batch, Inputs, Place
+from nearsight.engine.task import Batch, Inputs, ProcessContext
 from nearsight.recipes.files import thaw
 from nearsight.recipes.recipe import Recipe
 from nearsight.reports.page import Page
-from nearsight.runs.folder import CONFIG, RunFolder
-from nearsight.weights.files import load_weights, read_weights
+from nearsight.runs.folder import RunFolder
+from nearsight.runs.layout import CATEGORIES, CONFIG
+from nearsight.weights.files import read_weights
+from nearsight.weights.loading import load_weights
 
 _CLASSIFIER_HEADS = ("fc", "head", "head_dist")
-CATEGORIES = "categories.json"
 
 
 class DetectionTask:
@@ -75,9 +76,9 @@ class DetectionTask:
     def training_module(self, model: nn.Module) -> nn.Module:
         return model
 
-    def feed(self, start_step: int, place: Place) -> Iterator[list[Inputs]]:
-        self.data.load(place.device)
-        return self.data.training_batches(start_step, place)
+    def feed(self, start_step: int, context: ProcessContext) -> Iterator[list[Inputs]]:
+        self.data.load(context.device)
+        return self.data.training_batches(start_step, context)
 
     def prepare(self, inputs: Inputs, step: Tensor, first: int) -> Batch:
         return self.data.prepare(inputs)
@@ -97,37 +98,37 @@ class DetectionTask:
     def has_split(self, split: str) -> bool:
         return split != "test" or self.data.splits.test is not None
 
-    def evaluate(self, model: nn.Module, split: str, place: Place) -> Iterable[tuple[str, float]]:
-        return self.evaluator(model, split, place).summary().items()
+    def evaluate(self, model: nn.Module, split: str, context: ProcessContext) -> Iterable[tuple[str, float]]:
+        return self.evaluator(model, split, context).summary().items()
 
-    def evaluator(self, model: nn.Module, split: str, place: Place) -> CocoEvaluator:
+    def evaluator(self, model: nn.Module, split: str, context: ProcessContext) -> CocoEvaluator:
         """What the model finds in a split, beside what is there; every process gets the whole."""
         images = self.data.split(split)
-        found = dict(self.detections(model, split, place))
-        if place.world_size > 1:
-            shares: list[Any] = [None] * place.world_size
+        found = dict(self.detections(model, split, context))
+        if context.world_size > 1:
+            shares: list[Any] = [None] * context.world_size
             dist.all_gather_object(shares, found)
             found = {index: one for share in shares for index, one in share.items()}
         return compared(found, images)
 
     @torch.no_grad()
-    def detections(self, model: nn.Module, split: str, place: Place) -> Iterator[tuple[int, Found]]:
+    def detections(self, model: nn.Module, split: str, context: ProcessContext) -> Iterator[tuple[int, Found]]:
         """This process's share of a split: an image's place in the set, and what was found in it, in its own pixels."""
         model.eval()
         images = self.data.split(split)
-        for batch in self.data.eval_batches(split, place):
-            with torch.autocast(place.device.type, place.precision, enabled=place.precision != torch.float32):
+        for batch in self.data.eval_batches(split, context):
+            with torch.autocast(context.device.type, context.precision, enabled=context.precision != torch.float32):
                 outputs = model(batch.images)
             sizes = [(int(images.sizes[index, 0]), int(images.sizes[index, 1])) for index in batch.indices]
             yield from zip(batch.indices, found_in(outputs, batch.views, sizes), strict=True)
 
-    def observe(self, model: nn.Module, place: Place) -> Iterable[tuple[str, Any]]:
+    def observe(self, model: nn.Module, context: ProcessContext) -> Iterable[tuple[str, Any]]:
         return ()
 
-    def report_pages(self, model: nn.Module, records: list[dict[str, Any]], place: Place) -> list[Page]:
+    def report_pages(self, model: nn.Module, records: list[dict[str, Any]], context: ProcessContext) -> list[Page]:
         from nearsight.detection.report import detection_pages
 
-        return detection_pages(model, self, place)
+        return detection_pages(model, self, context)
 
 
 def found_in(

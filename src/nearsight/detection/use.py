@@ -16,7 +16,7 @@ from nearsight.detection.data import EVAL_BATCH
 from nearsight.detection.dataset import DetectionSet
 from nearsight.detection.retinanet import RetinaNet
 from nearsight.detection.sources import open_detection, open_parts
-from nearsight.detection.task import CATEGORIES, build_detector, coco_results, found_in
+from nearsight.detection.task import build_detector, coco_results, found_in
 from nearsight.detection.views import plain_view, render
 from nearsight.engine.device import pick_device, pick_precision
 from nearsight.images.decode import read_image_file
@@ -24,8 +24,9 @@ from nearsight.images.imageset import BadImage
 from nearsight.images.unreadable import BadImageLog
 from nearsight.recipes.files import thaw
 from nearsight.recipes.recipe import Recipe
-from nearsight.runs.folder import CONFIG, RunFolder
-from nearsight.weights.files import load_weights, selected_weights
+from nearsight.runs.folder import RunFolder
+from nearsight.runs.layout import CATEGORIES, CONFIG
+from nearsight.weights.loading import load_weights
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def load_detector(run: str | Path, device: str = "auto") -> TrainedDetector:
         raise ValueError(f"{folder.path / CATEGORIES} does not list the run's classes") from None
     place = pick_device(device)
     model = build_detector(recipe.with_changes(init_from=""), len(names))
-    load_weights(model, selected_weights(folder), str(folder.path))
+    load_weights(model, folder.selected_weights(), str(folder.path))
     size = (recipe.image_height or recipe.image_size, recipe.image_size)
     return TrainedDetector(model.eval().to(place), names, ids, size, place, pick_precision(recipe.precision, place))
 

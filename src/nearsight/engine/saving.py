@@ -14,6 +14,7 @@ from nearsight.engine.step import TrainStep
 from nearsight.runs.checkpoint import Checkpoint, require_free_space
 from nearsight.runs.exits import DiskError
 from nearsight.runs.folder import RunFolder
+from nearsight.runs.layout import BEST, METRICS
 from nearsight.runs.metrics_log import MetricsLog
 
 
@@ -57,9 +58,9 @@ class Keeper:
         state["pending"] = [[str(value) for value in pair] for pair in progress.pending]
         state["scale"] = [step.scale.item(), step.growth.item()]
         try:
-            self.store.save(progress.step, tensors, state, {"metrics.jsonl": self.log.content()})
+            self.store.save(progress.step, tensors, state, {METRICS: self.log.content()})
             if progress.best is not None and progress.best["step"] == progress.step:
-                self.store.point("best", progress.step)
+                self.store.point(BEST, progress.step)
             self.unsaved, self._best_saved, self._best_unsaved = None, progress.best, None
         except DiskError as error:
             # A best that is not on the disk cannot be used.
@@ -91,10 +92,10 @@ class Keeper:
         step.growth.fill_(growth)
         self._best_saved = progress.best
         if self.world.leads:
-            self.log.restore(checkpoint.files["metrics.jsonl"])
+            self.log.restore(checkpoint.files[METRICS])
             self.store.set_aside_after(checkpoint.step)
             if progress.best is not None:
-                self.store.point("best", progress.best["step"])
+                self.store.point(BEST, progress.best["step"])
         return progress
 
     def _newest(self) -> Checkpoint | None:

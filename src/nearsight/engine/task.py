@@ -23,7 +23,7 @@ class Batch(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessContext:
     """Where a process computes: its device, and its slice of every global batch."""
 
     device: torch.device
@@ -76,7 +76,7 @@ class Task(Protocol):
         """What is called in training: ``model`` itself, or a module around it that gives the loss what it needs."""
         ...
 
-    def feed(self, start_step: int, place: Place) -> Iterator[list[Inputs]]:
+    def feed(self, start_step: int, context: ProcessContext) -> Iterator[list[Inputs]]:
         """Endless: for each step from ``start_step`` on, the inputs of this process's micro-batches.
 
         A pure function of recipe and step: any start, rank, worker count and micro-batch gives the same samples.
@@ -103,11 +103,11 @@ class Task(Protocol):
         """What went wrong with the data so far without stopping the run, such as unreadable images."""
         ...
 
-    def evaluate(self, model: nn.Module, split: str, place: Place) -> Iterable[tuple[str, float]]:
+    def evaluate(self, model: nn.Module, split: str, context: ProcessContext) -> Iterable[tuple[str, float]]:
         """Named values of ``model`` on ``val`` or ``test``; every process calls it and gets the same values."""
         ...
 
-    def observe(self, model: nn.Module, place: Place) -> Iterable[tuple[str, Any]]:
+    def observe(self, model: nn.Module, context: ProcessContext) -> Iterable[tuple[str, Any]]:
         """Named lists that describe the model's state (gates, nonlocality), logged with each evaluation."""
         ...
 
@@ -115,6 +115,6 @@ class Task(Protocol):
         """Whether there is a ``val`` or ``test`` split."""
         ...
 
-    def report_pages(self, model: nn.Module, records: list[dict[str, Any]], place: Place) -> list[Page]:
+    def report_pages(self, model: nn.Module, records: list[dict[str, Any]], context: ProcessContext) -> list[Page]:
         """Sections of the report on the selected model, besides the engine's own curves."""
         ...

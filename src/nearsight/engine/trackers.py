@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nearsight.recipes.recipe import Recipe
+from nearsight.runs.layout import TENSORBOARD, WANDB_ID
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -32,7 +33,7 @@ class TensorBoardTracker:
     """Its first step replaces what a killed run wrote from that step on."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = str(folder / "tensorboard")
+        self._folder = str(folder / TENSORBOARD)
         self._writer: SummaryWriter | None = None
 
     def log(self, values: dict[str, float], step: int) -> None:
@@ -60,7 +61,7 @@ class WandbTracker:
             config=recipe.as_dict(),
             dir=str(folder),
             name=folder.name,
-            id=_lasting_id(folder / "wandb-id.txt"),
+            id=_lasting_id(folder / WANDB_ID),
             resume="allow",
             settings=settings,
         )

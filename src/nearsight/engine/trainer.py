@@ -24,12 +24,13 @@ from nearsight.engine.sharding import is_sharded
 from nearsight.engine.signals import StopRequest
 from nearsight.engine.state import Workbench
 from nearsight.engine.step import StepReading, StepSettings, TrainStep
-from nearsight.engine.task import Inputs, Place, Task
+from nearsight.engine.task import Inputs, ProcessContext, Task
 from nearsight.engine.weight_average import ema_weight
 from nearsight.randomness import hash32
 from nearsight.recipes.recipe import Recipe
 from nearsight.runs.exits import DataLoadingError, NonFiniteError, OutOfMemoryError, PreemptedError, RunEnded
 from nearsight.runs.folder import RunFolder
+from nearsight.runs.layout import skipped_step
 
 _STEP_SEED = 2  # what the seed is drawn for, besides the workbench's initialisation
 
@@ -59,9 +60,9 @@ class Trainer:
         self.clock = Clock()
 
     @property
-    def place(self) -> Place:
+    def context(self) -> ProcessContext:
         precision = pick_precision(self.recipe.precision, self.device)
-        return Place(self.device, self.world.rank, self.world.size, self.micro_batch, precision)
+        return ProcessContext(self.device, self.world.rank, self.world.size, self.micro_batch, precision)
 
     def close(self) -> None:
         """Let go of the run's files."""
@@ -124,7 +125,7 @@ class Trainer:
 
     def _feed(self, step: int) -> Generator[Sequence[Inputs], None, None]:
         """The task's batches, with the time spent waiting for them."""
-        feed = self.task.feed(step, self.place)
+        feed = self.task.feed(step, self.context)
         while True:
             try:
                 with self.clock.waiting(), explained_loading():
@@ -167,12 +168,12 @@ class Trainer:
         self.note(f"step {step} skipped: loss {reading.loss}, gradient norm {reading.grad_norm}")
         if self.world.leads:
             record = {"step": step, "loss": str(reading.loss), "grad_norm": str(reading.grad_norm), "samples": samples}
-            self.folder.write_json(f"skipped-step-{step:08d}.json", record)
+            self.folder.write_json(skipped_step(step), record)
         if progress.skipped_in_a_row >= self.recipe.nonfinite_limit:
             self._diagnose()
             raise NonFiniteError(
                 f"{progress.skipped_in_a_row} steps in a row were not finite, the last at step {step} (samples in "
-                f"skipped-step-{step:08d}.json). The weights were not touched by them. Try a lower --lr, --clip-grad 1 "
+                f"{skipped_step(step)}). The weights were not touched by them. Try a lower --lr, --clip-grad 1 "
                 "or --precision fp32"
             )
 
@@ -212,7 +213,7 @@ class Trainer:
         self._take_readings()
         with self.clock.elsewhere(), explained_loading():
             values = self.evaluate("val")
-            observed = {} if is_sharded(self.bench.model) else dict(self.task.observe(self.bench.model, self.place))
+            observed = {} if is_sharded(self.bench.model) else dict(self.task.observe(self.bench.model, self.context))
             self.bench.module.train()
         self._record(
             {"kind": "eval", "step": step, "epoch": round(step / self.task.steps_per_epoch, 4), **values, **observed}
@@ -222,9 +223,9 @@ class Trainer:
 
     def evaluate(self, split: str) -> dict[str, float]:
         """Values of the weights, and of the averaged ones under names that start with ``ema_``."""
-        values = {f"{split}_{name}": value for name, value in self.task.evaluate(self.bench.model, split, self.place)}
+        values = {f"{split}_{name}": value for name, value in self.task.evaluate(self.bench.model, split, self.context)}
         if self.bench.averaged is not None:
-            pairs = self.task.evaluate(self.bench.averaged.model, split, self.place)
+            pairs = self.task.evaluate(self.bench.averaged.model, split, self.context)
             values.update({f"ema_{split}_{name}": value for name, value in pairs})
         return values
 

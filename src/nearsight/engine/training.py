@@ -15,10 +15,11 @@ from nearsight.engine.signals import listening
 from nearsight.engine.task import Task
 from nearsight.engine.trainer import Trainer
 from nearsight.recipes.recipe import Recipe
-from nearsight.runs.folder import DONE, REPORT, RunFolder
-from nearsight.runs.identity import check_run, finished_summary, record_run
+from nearsight.runs.folder import RunFolder
+from nearsight.runs.identity import DataRecord, check_run, finished_summary, record_run
+from nearsight.runs.layout import DONE, REPORT
 from nearsight.runs.metrics_log import spelled
-from nearsight.weights.files import load_weights, selected_weights
+from nearsight.weights.loading import load_weights
 
 Audience = Callable[[Trainer], Sequence[Listener]]
 
@@ -78,9 +79,10 @@ def train(
         cleanup.callback(trainer.close)
         if world.leads:
             cleanup.enter_context(folder.owned())
-            continues = check_run(folder, recipe, task, total_steps=trainer.total_steps, override=override)
+            data = DataRecord(task.fingerprint(), task.files())
+            continues = check_run(folder, recipe, data, total_steps=trainer.total_steps, override=override)
             if not continues:
-                record_run(folder, recipe, task, device)
+                record_run(folder, recipe, data, device)
         world.wait()
         if world.leads and audience is not None:
             trainer.listeners = Listeners(audience(trainer))
@@ -99,7 +101,7 @@ def train(
         else:
             trainer.restore()
             if world.leads and continues:
-                record_run(folder, recipe, task, device)  # not before: what cannot be resumed keeps its record
+                record_run(folder, recipe, data, device)  # not before: what cannot be resumed keeps its record
             trainer.run()
             world.wait()
             _select_weights(trainer)
@@ -111,7 +113,7 @@ def train(
 
 def _select_weights(trainer: Trainer) -> None:
     """Put the weights that validation selected into the model."""
-    weights = selected_weights(trainer.folder)
+    weights = trainer.folder.selected_weights()
     if sharding.is_sharded(trainer.bench.model):
         sharding.scatter_model(trainer.bench.model, weights)
     else:
@@ -121,7 +123,7 @@ def _select_weights(trainer: Trainer) -> None:
 def _finish(trainer: Trainer, world: World) -> dict[str, Any]:
     """Measure the selected weights, once, on the test split, and write down how the run ended."""
     folder, task, bench = trainer.folder, trainer.task, trainer.bench
-    measured = dict(task.evaluate(bench.model, "test", trainer.place)) if task.has_split("test") else None
+    measured = dict(task.evaluate(bench.model, "test", trainer.context)) if task.has_split("test") else None
     summary: dict[str, Any] = {
         "steps": trainer.total_steps,
         "parameters": sum(parameter.numel() for parameter in bench.model.parameters()),
@@ -144,7 +146,7 @@ def _write_report(trainer: Trainer, summary: dict[str, Any]) -> None:
     from nearsight.reports.run_report import write_report
 
     try:
-        pages = trainer.task.report_pages(trainer.bench.model, trainer.folder.metrics(), trainer.place)
+        pages = trainer.task.report_pages(trainer.bench.model, trainer.folder.metrics(), trainer.context)
         path = write_report(trainer.folder, trainer.recipe, summary, pages, trainer.task.selection)
     except Exception as error:
         trainer.note(f"warning: the report could not be written: {error}")

@@ -16,8 +16,10 @@ from nearsight.models import create_model
 from nearsight.randomness import hash32
 from nearsight.recipes.files import thaw
 from nearsight.runs.exits import DiskError
-from nearsight.runs.folder import CLASSES, CONFIG, RunFolder, class_names
-from nearsight.weights.files import load_weights, read_weights, selected_weights
+from nearsight.runs.folder import RunFolder, class_names
+from nearsight.runs.layout import CLASSES, CONFIG
+from nearsight.weights.files import read_weights
+from nearsight.weights.loading import load_weights
 from nearsight.weights.timm import from_timm
 
 INITIALISATION = 1  # which of a seed's streams a run draws its first weights from
@@ -90,7 +92,7 @@ class RunSource:
             torch.manual_seed(hash32(self.recipe.seed, INITIALISATION))
             model = build_classifier(self.recipe, len(self.classes))
         if step is None and len(self.snapshots) > 1:
-            load_weights(model, selected_weights(self.run), self.name)
+            load_weights(model, self.run.selected_weights(), self.name)
         elif step:
             try:
                 weights = self.run.checkpoints().load(step).tensors["model"]

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nearsight.classification.use import run_recipe
 from nearsight.recipes.recipe import Recipe, change_rule
 from nearsight.reports.words import measure_words
-from nearsight.runs.folder import DONE, RunFolder
-from nearsight.runs.identity import IDENTITY
+from nearsight.runs.folder import RunFolder
+from nearsight.runs.layout import DATA, DONE
 from nearsight.text import value_words
 
 _MOST_IN_A_LABEL = 3
@@ -74,7 +73,7 @@ def compare_runs(runs: Sequence[str | Path], measure: str = "") -> Comparison:
     if len(runs) < 2:
         raise ValueError("comparing needs at least two runs")
     _check_distinct(runs)
-    recipes = [run_recipe(run) for run in runs]
+    recipes = [RunFolder(run).recipe() for run in runs]
     if len({recipe.task for recipe in recipes}) > 1:
         told = ", ".join(f"{run} is {recipe.task}" for run, recipe in zip(runs, recipes, strict=True))
         raise ValueError(f"runs of different tasks have no measure in common: {told}")
@@ -158,7 +157,7 @@ def _check_distinct(runs: Sequence[str | Path]) -> None:
 
 def _data_names(runs: Sequence[str | Path], recipes: Sequence[Recipe]) -> list[str]:
     """What each run learned from: the same name for the same fingerprint, wherever it lay, and only for that."""
-    identities = [json.dumps(RunFolder(run).read_json(IDENTITY), sort_keys=True) for run in runs]
+    identities = [json.dumps(RunFolder(run).read_json(DATA), sort_keys=True) for run in runs]
     names: dict[str, str] = {}
     taken: list[str] = []
     for identity, recipe in zip(identities, recipes, strict=True):

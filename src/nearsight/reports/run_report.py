@@ -10,22 +10,12 @@ from nearsight.recipes.recipe import Recipe
 from nearsight.reports import plots
 from nearsight.reports.page import Page, Picture, page_html, picture_file
 from nearsight.reports.words import measured, model_words, weights_words
-from nearsight.runs.durable import disk_errors, replace
+from nearsight.runs.atomic_files import disk_errors, replace
 from nearsight.runs.environment import without_home
-from nearsight.runs.folder import REPORT, RunFolder
+from nearsight.runs.folder import RunFolder
+from nearsight.runs.layout import DESCRIPTIONS, ENVIRONMENT, REPORT
 from nearsight.text import value_words
 
-_FILES = {
-    "config.yaml": "every setting",
-    "metrics.jsonl": "losses, evaluations, gates and nonlocality, line by line",
-    "done.json": "how the run ended",
-    "env.json": "versions and hardware",
-    "data.json": "fingerprints of the data",
-    "classes.txt": "names of the classes",
-    "categories.json": "names and numbers of the classes",
-    "train_images.txt": "the training images that were kept",
-    "checkpoints": "weights",
-}
 _CURVES = (
     "Loss on training batches (augmented, so that it may lie above the loss on val), the measure that selects the "
     "weights, and the learning rate, over epochs."
@@ -39,7 +29,7 @@ def write_report(
     records = folder.metrics()
     results = Picture("Results", plots.curves(records, selection), _CURVES)
     settings = [(name, without_home(value_words(value))) for name, value in recipe.as_dict().items()]
-    environment = folder.read_json("env.json") or {}
+    environment = folder.read_json(ENVIRONMENT) or {}
     all_pages = [
         Page("Result", table=_overview(recipe, summary, selection), pictures=(results,)),
         *pages,
@@ -63,7 +53,7 @@ def write_report(
 
 def run_files(run: Path, prefix: str = "") -> tuple[tuple[str, str], ...]:
     """Links to the files that a run has, each with what it holds."""
-    return tuple((prefix + name, what) for name, what in _FILES.items() if (run / name).exists())
+    return tuple((prefix + name, what) for name, what in DESCRIPTIONS.items() if (run / name).exists())
 
 
 def _overview(recipe: Recipe, summary: dict[str, Any], selection: str) -> tuple[tuple[str, str], ...]:

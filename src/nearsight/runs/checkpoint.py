@@ -25,10 +25,10 @@ from safetensors.torch import load as parse_safetensors
 from safetensors.torch import save as serialise_safetensors
 from torch import Tensor
 
-from nearsight.runs.durable import disk_errors, replace, sync_folder, to_json, write_new
+from nearsight.runs.atomic_files import disk_errors, replace, sync_folder, to_json, write_new
 from nearsight.runs.exits import DiskError, NonFiniteError
+from nearsight.runs.layout import BEST, LAST, MANIFEST, STATE
 
-MANIFEST = "MANIFEST.json"
 FORMAT = 1
 _NAME = re.compile(r"step-(\d{8,})")
 
@@ -73,11 +73,11 @@ class CheckpointStore:
         finite, ``DiskError`` when it cannot be written; in both cases older checkpoints are untouched."""
         if self._verified(step) is None:
             contents = _serialise(tensors)
-            contents["state.json"] = to_json({**state, "step": step, "format": FORMAT})
+            contents[STATE] = to_json({**state, "step": step, "format": FORMAT})
             contents.update(files or {})
             with disk_errors(f"saving the checkpoint of step {step}"):
                 self._publish(step, contents)
-        self.point("last", step)
+        self.point(LAST, step)
         with disk_errors("removing old checkpoints"):
             self._prune()
         return self.path(step)
@@ -163,7 +163,7 @@ class CheckpointStore:
         sync_folder(self.folder)
 
     def _prune(self) -> None:
-        best = self.pointed("best")
+        best = self.pointed(BEST)
         for step in self.steps()[: -self.keep]:
             if step != best:
                 # Renamed first: a kill in the middle of the removal leaves a leftover, not a damaged checkpoint.
@@ -178,11 +178,6 @@ class CheckpointStore:
             return self.load(step)
         except DiskError:
             return None
-
-
-def size_in_bytes(tensors: Mapping[str, Mapping[str, Tensor]]) -> int:
-    """What a checkpoint of these tensors takes on the disk, less its small files."""
-    return sum(tensor.numel() * tensor.element_size() for group in tensors.values() for tensor in group.values())
 
 
 def require_free_space(folder: Path, needed: int) -> None:
@@ -237,7 +232,7 @@ def _read(folder: Path, step: int) -> Checkpoint:
             raise DiskError(f"{folder / name}: its content does not match MANIFEST.json")
         contents[name] = content
     try:
-        state = json.loads(contents.pop("state.json"))
+        state = json.loads(contents.pop(STATE))
         tensors = {
             name.removesuffix(".safetensors"): parse_safetensors(contents.pop(name))
             for name in list(contents)

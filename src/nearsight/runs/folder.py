@@ -1,6 +1,4 @@
-"""A run is a folder with one owner: its settings, environment, log and checkpoints.
-
-    config.yaml   env.json   metrics.jsonl   checkpoints/   run.lock   and, at the end, plots and report.html
+"""A run is a folder with one owner: its settings, environment, log and checkpoints, under the names of ``layout``.
 
 Reading a run takes no lock. The lock is POSIX ``lockf``: it belongs to the process, so data-loader workers do not
 inherit it and a killed run frees it at once (``flock`` would stay with the orphans).
@@ -17,16 +15,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from nearsight.runs.checkpoint import CheckpointStore
-from nearsight.runs.durable import disk_errors, replace, to_json
-from nearsight.runs.exits import FolderInUseError
-from nearsight.runs.metrics_log import read_metrics
+from torch import Tensor
 
-CONFIG = "config.yaml"
-METRICS = "metrics.jsonl"
-DONE = "done.json"
-REPORT = "report.html"
-CLASSES = "classes.txt"
+from nearsight.recipes.files import thaw
+from nearsight.recipes.recipe import Recipe
+from nearsight.runs.atomic_files import disk_errors, replace, to_json
+from nearsight.runs.checkpoint import CheckpointStore
+from nearsight.runs.exits import DiskError, FolderInUseError
+from nearsight.runs.layout import BEST, CHECKPOINTS, CLASSES, CONFIG, LOCK, METRICS, MODEL
+from nearsight.runs.metrics_log import read_metrics
 
 
 class RunFolder:
@@ -47,14 +44,30 @@ class RunFolder:
     def has_config(self) -> bool:
         return (self.path / CONFIG).is_file()
 
+    def recipe(self) -> Recipe:
+        """The settings of the run."""
+        if not self.has_config:
+            raise ValueError(f"{self.path} is not a run: it has no {CONFIG}")
+        return thaw(self.path / CONFIG)
+
     def checkpoints(self, keep: int = 2) -> CheckpointStore:
-        return CheckpointStore(self.path / "checkpoints", keep)
+        return CheckpointStore(self.path / CHECKPOINTS, keep)
 
     def metrics(self) -> list[dict[str, Any]]:
         """The records logged so far."""
         if not self.metrics_path.is_file():
             raise ValueError(f"{self.path} has no {METRICS}: it is not a run, or it has not started")
         return read_metrics(self.metrics_path)
+
+    def selected_weights(self) -> dict[str, Tensor]:
+        """The weights that validation selected: the averaged ones where those were better."""
+        try:
+            checkpoint = self.checkpoints().load_named(BEST)
+        except DiskError as error:
+            raise ValueError(str(error)) from error
+        best = checkpoint.state.get("best") or {}
+        group = best.get("weights", MODEL) if best.get("step") == checkpoint.step else MODEL
+        return checkpoint.tensors.get(group) or checkpoint.tensors[MODEL]
 
     def write_json(self, name: str, value: Any) -> None:
         with disk_errors(f"writing {name}"):
@@ -82,7 +95,7 @@ class RunFolder:
             raise ValueError(f"{self.path} is a file; a run is a folder: choose another --run")
         with disk_errors(f"opening the run folder {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path / "run.lock", os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,25 +1,31 @@
-"""Opening a run folder: a new one is filled with its settings, an old one is continued only as the same experiment."""
+"""Starting a run in a folder: a new one is recorded, an old one is continued only as the same experiment."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from nearsight.engine.task import Task
-from nearsight.recipes.files import freeze, thaw
+from nearsight.recipes.files import freeze
 from nearsight.recipes.recipe import Recipe, change_rule, differences
 from nearsight.runs.environment import describe_environment
 from nearsight.runs.exits import DiskError
-from nearsight.runs.folder import CONFIG, DONE, RunFolder
-
-IDENTITY = "data.json"
-_ENVIRONMENT = "env.json"
-_OWN_FILES = ("run.lock", IDENTITY, _ENVIRONMENT)
+from nearsight.runs.folder import RunFolder
+from nearsight.runs.layout import CONFIG, DATA, DONE, ENVIRONMENT, LOCK
 
 
-def check_run(run: RunFolder, recipe: Recipe, task: Task, *, total_steps: int, override: bool = False) -> bool:
+@dataclass(frozen=True)
+class DataRecord:
+    """What a run keeps of its data: a fingerprint of each split, and text files such as class names, by their names."""
+
+    fingerprint: Mapping[str, Any]
+    files: Mapping[str, str]
+
+
+def check_run(run: RunFolder, recipe: Recipe, data: DataRecord, *, total_steps: int, override: bool = False) -> bool:
     """Whether the folder, whose lock is held, has a run that ``recipe`` continues. Nothing is written.
 
     ``ValueError`` when settings or data differ in a way that resuming does not allow.
@@ -27,13 +33,13 @@ def check_run(run: RunFolder, recipe: Recipe, task: Task, *, total_steps: int, o
     if not os.access(run.path, os.W_OK):
         raise DiskError(f"{run.path} is not writable; choose another folder with --run")
     if not run.has_config:
-        foreign = [entry.name for entry in run.path.iterdir() if entry.name not in _OWN_FILES]
-        if set(foreign) - set(task.files()):
+        foreign = [entry.name for entry in run.path.iterdir() if entry.name not in (LOCK, DATA, ENVIRONMENT)]
+        if set(foreign) - set(data.files):
             raise ValueError(f"{run.path} holds other files ({foreign[0]}) and no run; choose another --run")
         return False
-    old, identity = thaw(run.path / CONFIG), run.read_json(IDENTITY)
+    old, identity = run.recipe(), run.read_json(DATA)
     if identity is not None:
-        changed = [name for name, value in task.fingerprint().items() if identity.get(name) != value]
+        changed = [name for name, value in data.fingerprint.items() if identity.get(name) != value]
         if changed:
             raise ValueError(
                 f"the data changed since the run was started on {old.data}: {recipe.data} has other images or labels "
@@ -59,12 +65,12 @@ def finished_summary(run: RunFolder, total_steps: int) -> dict[str, Any] | None:
     return done
 
 
-def record_run(run: RunFolder, recipe: Recipe, task: Task, device: torch.device) -> None:
+def record_run(run: RunFolder, recipe: Recipe, data: DataRecord, device: torch.device) -> None:
     """Write down what the run is made of. The environments of earlier starts stay on record."""
-    for name, text in task.files().items():
+    for name, text in data.files.items():
         run.write_text(name, text)
-    run.write_json(IDENTITY, task.fingerprint())
-    run.write_json(_ENVIRONMENT, _with_earlier(run.read_json(_ENVIRONMENT), describe_environment(device)))
+    run.write_json(DATA, data.fingerprint)
+    run.write_json(ENVIRONMENT, _with_earlier(run.read_json(ENVIRONMENT), describe_environment(device)))
     # Last: a folder with a config is complete, one without is filled anew.
     run.write_text(CONFIG, freeze(recipe))
 

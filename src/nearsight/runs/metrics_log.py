@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from nearsight.runs.durable import disk_errors, replace
+from nearsight.runs.atomic_files import disk_errors, replace
 
 
 class MetricsLog:
@@ -73,9 +73,11 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     for line in path.read_bytes().split(b"\n"):
         if line:
             try:
-                records.append(json.loads(line))
+                record = json.loads(line)
             except ValueError:
                 break
+            if isinstance(record, dict):
+                records.append(record)
     return records
 
 

@@ -4,7 +4,6 @@ A run's `metrics.jsonl` has, for each evaluation, a line with `epoch`, `nonlocal
 activations) and, for gated models, `gates` (σ(λ): one list of heads for each gated layer).
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,9 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+
+from nearsight.runs.layout import METRICS
+from nearsight.runs.metrics_log import read_metrics
 
 from .drawing import INK, head_colors, layer_colors, look, numbers, save
 
@@ -29,10 +31,10 @@ class Curves:
 def read_curves(run: str | Path, name: str | None = None) -> Curves:
     """Read a run folder's evaluations. A run that logged none of this is a ValueError."""
     folder = Path(run)
-    log = folder / "metrics.jsonl"
+    log = folder / METRICS
     if not log.is_file():
-        raise ValueError(f"{folder} is not a run folder: it has no metrics.jsonl")
-    records = [record for record in _records(log) if "nonlocality" in record]
+        raise ValueError(f"{folder} is not a run folder: it has no {METRICS}")
+    records = [record for record in read_metrics(log) if "nonlocality" in record]
     if not records:
         raise ValueError(f"{folder} has logged no nonlocality yet: wait for its first evaluation")
     gates = [record["gates"] for record in records if "gates" in record]
@@ -42,19 +44,6 @@ def read_curves(run: str | Path, name: str | None = None) -> Curves:
         nonlocality=np.array([record["nonlocality"] for record in records], dtype=float),
         gates=np.array(gates, dtype=float) if len(gates) == len(records) else None,
     )
-
-
-def _records(log: Path) -> list[dict[str, Any]]:
-    """The log's lines; the run may still be writing the last one."""
-    records = []
-    for line in log.read_text().splitlines():
-        try:
-            record = json.loads(line)
-        except ValueError:
-            break
-        if isinstance(record, dict):
-            records.append(record)
-    return records
 
 
 def nonlocality_figure(runs: Sequence[Curves], path: str | Path, *, title: str = "ConViT Figure 5") -> list[Path]:

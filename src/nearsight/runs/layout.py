@@ -1,0 +1,53 @@
+"""What lies in a run folder: the name of every file, and what it holds. It imports nothing of ours.
+
+The folder is the run: it can be moved, copied and handed on, and it holds data only, never commands.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+CONFIG = "config.yaml"
+DATA = "data.json"
+CLASSES = "classes.txt"
+CATEGORIES = "categories.json"
+TRAIN_IMAGES = "train_images.txt"
+ENVIRONMENT = "env.json"
+METRICS = "metrics.jsonl"
+CHECKPOINTS = "checkpoints"
+DONE = "done.json"
+REPORT = "report.html"
+LOCK = "run.lock"
+TENSORBOARD = "tensorboard"
+WANDB_ID = "wandb-id.txt"
+
+DESCRIPTIONS = {
+    CONFIG: "every setting",
+    METRICS: "losses, evaluations, gates and nonlocality, line by line",
+    DONE: "how the run ended",
+    ENVIRONMENT: "versions and hardware",
+    DATA: "fingerprints of the data",
+    CLASSES: "names of the classes",
+    CATEGORIES: "names and numbers of the classes",
+    TRAIN_IMAGES: "the training images that were kept",
+    CHECKPOINTS: "weights",
+}
+"""What a person may want to open, in this order; besides these there are the lock, trackers' files and the report."""
+
+# In a checkpoint, ``checkpoints/step-00001234/``, besides one ``.safetensors`` file for each group of tensors.
+STATE = "state.json"
+MANIFEST = "MANIFEST.json"
+MODEL, AVERAGE, OPTIMIZER = "model", "ema", "optim"
+"""The groups: weights, averaged weights, the optimiser's state."""
+BEST, LAST = "best", "last"
+"""Pointers beside the checkpoints: ``best.json``, ``last.json``."""
+
+
+def skipped_step(step: int) -> str:
+    """The record of an update that was skipped because its loss or gradient was not finite: with its samples."""
+    return f"skipped-step-{step:08d}.json"
+
+
+def is_run_folder(path: Path) -> bool:
+    """Whether ``nearsight train`` has written here."""
+    return (path / LOCK).is_file() or ((path / CONFIG).is_file() and (path / CHECKPOINTS).is_dir())
