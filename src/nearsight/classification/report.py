@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from nearsight.analysis import attention_maps
+from nearsight.analysis.figures.training import curves_of, draw_gates, draw_nonlocality
 from nearsight.classification.data import ImageData
 from nearsight.engine.task import ProcessContext
 from nearsight.images.batch_augment import BatchEval
@@ -29,9 +30,10 @@ CAPTIONS = {
         "probability of that."
     ),
     "Gates": (
-        "One line for each head of a gated layer. σ(λ) is the share of its attention that a head gives to position, "
-        "the convolution it was born as; the rest goes by content, and at 0 the head is plain attention. Gates move "
-        "slowly: after a few epochs flat lines are expected, and do not mean that nothing was learned."
+        "One line for each head of a gated layer, black is their mean. σ(λ) is the share of its attention that a head "
+        "gives to position, the convolution it was born as; the rest goes by content, and at 0 the head is plain "
+        "attention. Gates move slowly: after a few epochs flat lines are expected, and do not mean that nothing was "
+        "learned."
     ),
     "Nonlocality": (
         "How far each layer looks: the distance between a patch and what it attends to, in patches, averaged over "
@@ -107,9 +109,15 @@ def _mistakes_page(probabilities: Tensor, labels: Tensor, indices: Tensor, data:
 
 def development_page(records: list[dict[str, Any]]) -> Page | None:
     """How gates and nonlocality changed during training."""
-    drawn = (("Gates", plots.gates(records)), ("Nonlocality", plots.nonlocality(records)))
-    pictures = tuple(_picture(name, content) for name, content in drawn if content is not None)
-    return Page("How attention developed", pictures=pictures) if pictures else None
+    curves = curves_of(records)
+    if curves is None:
+        return None
+    drawn = {} if curves.gates is None else {"Gates": draw_gates([curves], panel=(2.2, 2.0))}
+    drawn["Nonlocality"] = draw_nonlocality([curves], panel=(5.6, 3.4))
+    return Page(
+        "How attention developed",
+        pictures=tuple(_picture(name, plots.png(figure)) for name, figure in drawn.items()),
+    )
 
 
 def attention_page(model: nn.Module, data: ImageData, context: ProcessContext) -> Page | None:

@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from nearsight.analysis.figures.drawing import look
 from nearsight.reports.words import measure_words
 
 
@@ -28,6 +29,7 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
+@look()
 def curves(records: Sequence[dict[str, Any]], selection: str) -> bytes:
     """Losses, the selected measure on val, and the learning rate, over epochs."""
     training = [record for record in records if record["kind"] == "train"]
@@ -50,6 +52,7 @@ def curves(records: Sequence[dict[str, Any]], selection: str) -> bytes:
     return png(figure)
 
 
+@look()
 def side_by_side(runs: Mapping[str, Sequence[dict[str, Any]]], measure: str) -> bytes:
     """Training loss and a measure on val (such as ``top1``) of several runs, over epochs."""
     figure = Figure(figsize=(9, 3.4), layout="constrained")
@@ -67,48 +70,7 @@ def side_by_side(runs: Mapping[str, Sequence[dict[str, Any]]], measure: str) -> 
     return png(figure)
 
 
-def gates(records: Sequence[dict[str, Any]]) -> bytes | None:
-    """σ(λ) of every head of every gated layer over epochs (ConViT, Figure 6); None when nothing is gated."""
-    logged = [record for record in records if record.get("gates")]
-    if not logged:
-        return None
-    num_layers = len(logged[0]["gates"])
-    columns = min(5, num_layers)
-    rows = math.ceil(num_layers / columns)
-    figure = Figure(figsize=(2.3 * columns, 2.0 * rows), layout="constrained")
-    panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True).flatten()
-    for layer, axes in enumerate(panels):
-        if layer >= num_layers:
-            axes.set_visible(False)
-            continue
-        axes.plot(_epochs(logged), [record["gates"][layer] for record in logged], linewidth=1)
-        axes.set_title(f"layer {layer + 1}", fontsize=9)
-        axes.set_ylim(0, 1)
-        axes.grid(alpha=0.3)
-    figure.supxlabel("epoch")
-    figure.supylabel("σ(λ)")
-    return png(figure)
-
-
-def nonlocality(records: Sequence[dict[str, Any]]) -> bytes | None:
-    """How far each layer looks, over epochs (ConViT, Figure 5); None when it was not measured."""
-    logged = [record for record in records if record.get("nonlocality")]
-    if not logged:
-        return None
-    figure = Figure(figsize=(6, 3.6), layout="constrained")
-    axes = figure.subplots()
-    num_layers = len(logged[0]["nonlocality"])
-    for layer in range(num_layers):
-        color = (layer / max(num_layers - 1, 1), 0.25, 1 - layer / max(num_layers - 1, 1))
-        values = [record["nonlocality"][layer] for record in logged]
-        axes.plot(_epochs(logged), values, label=f"layer {layer + 1}", color=color)
-    axes.set_xlabel("epoch")
-    axes.set_ylabel("nonlocality (patches)")
-    axes.legend(fontsize=7, ncols=2)
-    axes.grid(alpha=0.3)
-    return png(figure)
-
-
+@look()
 def confusion_matrix(counts: np.ndarray, classes: Sequence[str]) -> bytes:
     """Rows are true classes, columns predictions; shares of the row, with numbers where they can be read."""
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -130,6 +92,7 @@ def confusion_matrix(counts: np.ndarray, classes: Sequence[str]) -> bytes:
     return png(figure)
 
 
+@look()
 def picture_grid(
     pictures: Sequence[np.ndarray], titles: Sequence[str], columns: int = 6, marks: Sequence[Mark] = ()
 ) -> bytes:

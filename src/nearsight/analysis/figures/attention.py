@@ -23,6 +23,7 @@ CELL, STEP, GAP, HEADING, LIFT = 0.8, 0.06, 0.34, 0.26, 0.05
 WIDEST = 9  # heads that fit beside each other on a page
 
 
+@look()
 def figure3(
     model: nn.Module | None,
     image: np.ndarray | None,
@@ -52,17 +53,16 @@ def figure3(
         v_pos = convolutional_v_pos(head_centers(num_heads), strength)
         rows.append((f"({letter}) convolutional, α = {strength:g}", positional_weights(v_pos, grid_size)[:, place]))
     side = CELL * len(rows) + HEADING * (len(rows) - 1)
-    with look():
-        sheet = Sheet(side + GAP + num_heads * (CELL + STEP), side + HEADING)
-        sheet.text(0, HEADING - LIFT, "(a) picture and query")
-        draw_picture(sheet.panel(0, HEADING, side, side), picture.pixels, query, _patch(picture, grid_size))
-        for index, (label, maps) in enumerate(rows):
-            top = HEADING + index * (CELL + HEADING)
-            sheet.text(side + GAP, top - LIFT, label)
-            for head in range(num_heads):
-                axes = sheet.panel(side + GAP + head * (CELL + STEP), top, CELL, CELL)
-                # Fresh attention is close to uniform: only a linear scale of its own shows the picture in it.
-                draw_map(axes, maps[head].reshape(grid_size).numpy(), query, logarithmic=False)
+    sheet = Sheet(side + GAP + num_heads * (CELL + STEP), side + HEADING)
+    sheet.text(0, HEADING - LIFT, "(a) picture and query")
+    draw_picture(sheet.panel(0, HEADING, side, side), picture.pixels, query, _patch(picture, grid_size))
+    for index, (label, maps) in enumerate(rows):
+        top = HEADING + index * (CELL + HEADING)
+        sheet.text(side + GAP, top - LIFT, label)
+        for head in range(num_heads):
+            axes = sheet.panel(side + GAP + head * (CELL + STEP), top, CELL, CELL)
+            # Fresh attention is close to uniform: only a linear scale of its own shows the picture in it.
+            draw_map(axes, maps[head].reshape(grid_size).numpy(), query, logarithmic=False)
     data = {
         "figure": "ConViT Figure 3",
         "picture": picture.name,
@@ -85,6 +85,7 @@ def _fresh_attention(model: VisionTransformer, picture: Picture) -> Tensor:
     return weights[0]
 
 
+@look()
 def attention_figure(
     models: Mapping[str, nn.Module],
     pictures: Sequence[tuple[str, np.ndarray]],
@@ -110,23 +111,22 @@ def attention_figure(
         stacked = sum(heads.values()) > WIDEST
     widths = {name: GAP + count * (CELL + STEP) for name, count in heads.items()}
     tall = max(len(part["rows"]) for parts in shown.values() for part in parts) * (CELL + STEP)
-    with look():
-        side = min(tall - STEP, 2 * CELL)
-        num_bands = len(pictures) * (len(models) if stacked else 1)
-        across = max(widths.values()) if stacked else sum(widths.values())
-        sheet = Sheet(side + across, num_bands * (tall + (HEADING if stacked else STEP)) + HEADING)
-        for number in range(len(pictures)):
-            left = side
-            for order, (name, parts) in enumerate(shown.items()):
-                part = parts[number]
-                band = number * len(models) + order if stacked else number
-                top = HEADING + band * (tall + (HEADING if stacked else STEP))
-                if order == 0 or stacked:
-                    draw_picture(sheet.panel(0, top, side, side), part["pixels"], part["query"], part["patch"])
-                if number == 0 or stacked:
-                    sheet.text(left + GAP, top - LIFT, name)
-                _draw_rows(sheet, part, left + GAP, top)
-                left += 0 if stacked else widths[name]
+    side = min(tall - STEP, 2 * CELL)
+    num_bands = len(pictures) * (len(models) if stacked else 1)
+    across = max(widths.values()) if stacked else sum(widths.values())
+    sheet = Sheet(side + across, num_bands * (tall + (HEADING if stacked else STEP)) + HEADING)
+    for number in range(len(pictures)):
+        left = side
+        for order, (name, parts) in enumerate(shown.items()):
+            part = parts[number]
+            band = number * len(models) + order if stacked else number
+            top = HEADING + band * (tall + (HEADING if stacked else STEP))
+            if order == 0 or stacked:
+                draw_picture(sheet.panel(0, top, side, side), part["pixels"], part["query"], part["patch"])
+            if number == 0 or stacked:
+                sheet.text(left + GAP, top - LIFT, name)
+            _draw_rows(sheet, part, left + GAP, top)
+            left += 0 if stacked else widths[name]
     data = {
         "figure": title,
         "colour": "logarithmic, each map from a thousandth of its largest weight",
@@ -155,6 +155,7 @@ def _draw_rows(sheet: Sheet, part: dict[str, Any], left: float, top: float) -> N
                 axes.set_ylabel(f"layer {row['layer']}", fontsize=7)
 
 
+@look()
 def averaged_figure(
     models: Mapping[str, nn.Module],
     pictures: Sequence[tuple[str, np.ndarray]],
@@ -178,13 +179,12 @@ def averaged_figure(
             maps = means[layer - 1][:, row].unflatten(-1, grid_size).numpy()
             panels.append({"model": name, "layer": layer, "query": place, "maps": maps})
     columns = max(len(panel["maps"]) for panel in panels)
-    with look():
-        sheet = Sheet(columns * (CELL + STEP), len(panels) * (CELL + HEADING))
-        for index, panel in enumerate(panels):
-            top = HEADING + index * (CELL + HEADING)
-            sheet.text(0, top - LIFT, f"{panel['model']}, layer {panel['layer']}")
-            for head, weights in enumerate(panel["maps"]):
-                draw_map(sheet.panel(head * (CELL + STEP), top, CELL, CELL), weights, panel["query"])
+    sheet = Sheet(columns * (CELL + STEP), len(panels) * (CELL + HEADING))
+    for index, panel in enumerate(panels):
+        top = HEADING + index * (CELL + HEADING)
+        sheet.text(0, top - LIFT, f"{panel['model']}, layer {panel['layer']}")
+        for head, weights in enumerate(panel["maps"]):
+            draw_map(sheet.panel(head * (CELL + STEP), top, CELL, CELL), weights, panel["query"])
     data = {
         "figure": "ConViT Figure 15",
         "num_images": len(pictures),

@@ -1,7 +1,7 @@
-"""Curves over training, from the logs of runs: ConViT's Figures 5, 6, 10, 13 and 14.
+"""Nonlocality and gates over training, from the logs of runs: ConViT's Figures 5, 6, 10, 13 and 14.
 
-A run's `metrics.jsonl` has, for each evaluation, a line with `epoch`, `nonlocality` (one number a layer, Eq. 8 on true
-activations) and, for gated models, `gates` (σ(λ): one list of heads for each gated layer).
+A run logs, with each evaluation, `nonlocality` (one number a layer, Eq. 8 on true activations) and, for gated models,
+`gates` (σ(λ): one list of heads for each gated layer). Its report has the same figures.
 """
 
 from collections.abc import Sequence
@@ -12,34 +12,41 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from nearsight.runs.layout import METRICS
-from nearsight.runs.metrics_log import read_metrics
-
+from ...runs.folder import RunFolder
 from .drawing import INK, head_colors, layer_colors, look, numbers, save
 
 
 @dataclass(frozen=True)
 class Curves:
-    """What one run logged about its inner life."""
+    """How the attention of one run developed."""
 
     name: str
     epochs: list[float]
     nonlocality: np.ndarray  # [evaluations, layers]
     gates: np.ndarray | None  # [evaluations, gated layers, heads]
 
+    def as_data(self) -> dict[str, Any]:
+        gates = None if self.gates is None else numbers(self.gates)
+        return {"name": self.name, "epochs": self.epochs, "nonlocality": numbers(self.nonlocality), "gates": gates}
+
 
 def read_curves(run: str | Path, name: str | None = None) -> Curves:
-    """Read a run folder's evaluations. A run that logged none of this is a ValueError."""
-    folder = Path(run)
-    log = folder / METRICS
-    if not log.is_file():
-        raise ValueError(f"{folder} is not a run folder: it has no {METRICS}")
-    records = [record for record in read_metrics(log) if "nonlocality" in record]
+    """Read a run folder's evaluations. A run that logged no nonlocality is a ValueError."""
+    folder = RunFolder(run)
+    curves = curves_of(folder.metrics(), folder.name if name is None else name)
+    if curves is None:
+        raise ValueError(f"{run} has logged no nonlocality yet: wait for its first evaluation")
+    return curves
+
+
+def curves_of(records: Sequence[dict[str, Any]], name: str = "") -> Curves | None:
+    """The curves in the records of a run's log; None where it has none."""
+    records = [record for record in records if "nonlocality" in record]
     if not records:
-        raise ValueError(f"{folder} has logged no nonlocality yet: wait for its first evaluation")
+        return None
     gates = [record["gates"] for record in records if "gates" in record]
     return Curves(
-        name=folder.resolve().name if name is None else name,
+        name=name,
         epochs=[float(record["epoch"]) for record in records],
         nonlocality=np.array([record["nonlocality"] for record in records], dtype=float),
         gates=np.array(gates, dtype=float) if len(gates) == len(records) else None,
@@ -47,57 +54,70 @@ def read_curves(run: str | Path, name: str | None = None) -> Curves:
 
 
 def nonlocality_figure(runs: Sequence[Curves], path: str | Path, *, title: str = "ConViT Figure 5") -> list[Path]:
-    """Figures 5, 10 and 13: D_loc of each layer over training, one panel for each run, one line for each layer."""
-    with look():
-        figure = Figure(figsize=(2.9 * len(runs) + 0.9, 2.5), layout="constrained")
-        panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
-        for axes, curves in zip(panels, runs, strict=True):
-            depth = curves.nonlocality.shape[1]
-            for layer, color in enumerate(layer_colors(depth)):
-                axes.plot(
-                    curves.epochs, curves.nonlocality[:, layer], color=color, label=str(layer + 1), **_marks(curves)
-                )
-            axes.set_title(curves.name)
-            axes.set_xlabel("epoch")
-            axes.set_ylim(bottom=0)
-        panels[0].set_ylabel("nonlocality (patches)")
-        handles, labels = panels[-1].get_legend_handles_labels()
-        figure.legend(handles, labels, title="layer", loc="outside right center", fontsize=7, handlelength=1.2)
+    """Figures 5, 10 and 13: D_loc of each layer over training, and its numbers."""
     rows = [
         {"run": curves.name, "epoch": epoch, "layer": layer + 1, "nonlocality": float(value)}
         for curves in runs
         for epoch, values in zip(curves.epochs, curves.nonlocality, strict=True)
         for layer, value in enumerate(values)
     ]
-    data = {"figure": title, "protocol": "activations", "runs": [_as_data(curves) for curves in runs]}
-    return save(figure, path, data=data, rows=rows)
+    data = {"figure": title, "protocol": "activations", "runs": [curves.as_data() for curves in runs]}
+    return save(draw_nonlocality(runs), path, data=data, rows=rows)
 
 
 def gates_figure(runs: Sequence[Curves], path: str | Path, *, title: str = "ConViT Figure 6") -> list[Path]:
-    """Figures 6 and 14: σ(λ) over training, one panel for each gated layer, a line for each head, black their mean."""
-    gated = []
-    for curves in runs:
-        if curves.gates is None:
-            raise ValueError(f"{curves.name} has no gates: Figures 6 and 14 need a ConViT (GPSA blocks)")
-        gated.append((curves, curves.gates))
-    columns = max(gates.shape[1] for _, gates in gated)
-    per_line = columns if columns <= 6 else -(-columns // 2)
-    lines = [-(-gates.shape[1] // per_line) for _, gates in gated]
-    with look():
-        figure = Figure(figsize=(1.45 * per_line + 0.5, 1.5 * sum(lines) + 0.3 * len(runs)), layout="constrained")
-        parts = figure.subfigures(len(runs), 1, height_ratios=lines, squeeze=False)[:, 0]
-        for part, num_lines, (curves, gates) in zip(parts, lines, gated, strict=True):
-            panels = part.subplots(num_lines, per_line, sharex=True, sharey=True, squeeze=False)
-            part.suptitle(curves.name, fontsize=9)
-            _draw_gates(panels, curves, gates)
+    """Figures 6 and 14: σ(λ) of each head over training, and its numbers."""
+    figure = draw_gates(runs)
     rows = [
         {"run": curves.name, "epoch": epoch, "layer": layer + 1, "head": head + 1, "gate_value": float(value)}
-        for curves, gates in gated
-        for epoch, layers in zip(curves.epochs, gates, strict=True)
+        for curves in runs
+        for epoch, layers in zip(curves.epochs, _gates(curves), strict=True)
         for layer, heads in enumerate(layers)
         for head, value in enumerate(heads)
     ]
-    return save(figure, path, data={"figure": title, "runs": [_as_data(curves) for curves in runs]}, rows=rows)
+    return save(figure, path, data={"figure": title, "runs": [curves.as_data() for curves in runs]}, rows=rows)
+
+
+@look()
+def draw_nonlocality(runs: Sequence[Curves], panel: tuple[float, float] = (2.9, 2.5)) -> Figure:
+    """One panel (width, height in inches) for each run, one line for each layer."""
+    figure = Figure(figsize=(panel[0] * len(runs) + 0.9, panel[1]), layout="constrained")
+    panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
+    for axes, curves in zip(panels, runs, strict=True):
+        for layer, color in enumerate(layer_colors(curves.nonlocality.shape[1])):
+            values = curves.nonlocality[:, layer]
+            axes.plot(curves.epochs, values, color=color, label=str(layer + 1), **_marks(curves))
+        axes.set_title(curves.name)
+        axes.set_xlabel("epoch")
+        axes.set_ylim(bottom=0)
+    panels[0].set_ylabel("nonlocality (patches)")
+    handles, labels = panels[-1].get_legend_handles_labels()
+    figure.legend(handles, labels, title="layer", loc="outside right center", fontsize=7, handlelength=1.2)
+    return figure
+
+
+@look()
+def draw_gates(runs: Sequence[Curves], panel: tuple[float, float] = (1.45, 1.5)) -> Figure:
+    """One panel (width, height in inches) for each gated layer, a line for each head, black their mean."""
+    gated = [_gates(curves) for curves in runs]
+    columns = max(gates.shape[1] for gates in gated)
+    per_line = columns if columns <= 6 else -(-columns // 2)
+    lines = [-(-gates.shape[1] // per_line) for gates in gated]
+    size = (panel[0] * per_line + 0.5, panel[1] * sum(lines) + 0.3 * len(runs))
+    figure = Figure(figsize=size, layout="constrained")
+    parts = figure.subfigures(len(runs), 1, height_ratios=lines, squeeze=False)[:, 0]
+    for part, num_lines, curves, gates in zip(parts, lines, runs, gated, strict=True):
+        panels = part.subplots(num_lines, per_line, sharex=True, sharey=True, squeeze=False)
+        if curves.name:
+            part.suptitle(curves.name, fontsize=9)
+        _draw_gates(panels, curves, gates)
+    return figure
+
+
+def _gates(curves: Curves) -> np.ndarray:
+    if curves.gates is None:
+        raise ValueError(f"{curves.name} has no gates: Figures 6 and 14 need a ConViT (GPSA blocks)")
+    return curves.gates
 
 
 def _draw_gates(panels: np.ndarray, curves: Curves, gates: np.ndarray) -> None:
@@ -120,12 +140,3 @@ def _draw_gates(panels: np.ndarray, curves: Curves, gates: np.ndarray) -> None:
 def _marks(curves: Curves) -> dict[str, Any]:
     """Points where there are too few evaluations for a line to be seen."""
     return {"marker": "o", "markersize": 2.5} if len(curves.epochs) < 4 else {}
-
-
-def _as_data(curves: Curves) -> dict[str, Any]:
-    return {
-        "name": curves.name,
-        "epochs": curves.epochs,
-        "nonlocality": numbers(curves.nonlocality),
-        "gates": None if curves.gates is None else numbers(curves.gates),
-    }

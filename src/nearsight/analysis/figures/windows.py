@@ -15,6 +15,7 @@ from ..walk import inspectable, looking, walk
 from .drawing import bare, box, draw_map, draw_picture, look, numbers, save
 
 
+@look()
 def relative_logits_figure(model: nn.Module, images: Tensor, path: str | Path) -> list[Path]:
     """q·r of every layer and head, averaged over queries and images [B, 3, H, W]: what position alone adds to the
     logits."""
@@ -25,21 +26,20 @@ def relative_logits_figure(model: nn.Module, images: Tensor, path: str | Path) -
         logits = relative_logits(view.query.float(), view.row_embedding.float(), view.col_embedding.float())
         rows.append((view.name, logits.mean(dim=(0, 1, 2)).numpy()))
     columns = max(len(maps) for _, maps in rows)
-    with look():
-        figure = Figure(figsize=(0.8 * columns + 1.4, 0.86 * len(rows)), layout="constrained")
-        panels = figure.subplots(len(rows), columns, squeeze=False)
-        reach = max(float(np.abs(maps).max()) for _, maps in rows) or 1.0
-        for line, (name, maps) in zip(panels, rows, strict=True):
-            for head, axes in enumerate(line):
-                bare(axes)
-                if head < len(maps):
-                    drawn = axes.imshow(maps[head], cmap="RdBu_r", norm=TwoSlopeNorm(0, -reach, reach))
-                    middle = (maps.shape[-1] - 1) // 2
-                    box(axes, middle, middle)
-            line[0].set_ylabel(name.replace(", ", "\n"), fontsize=6.5)
-        for head, axes in enumerate(panels[0]):
-            axes.set_title(f"head {head + 1}")
-        figure.colorbar(drawn, ax=panels, label="mean qᵀr", shrink=0.6, pad=0.01)
+    figure = Figure(figsize=(0.8 * columns + 1.4, 0.86 * len(rows)), layout="constrained")
+    panels = figure.subplots(len(rows), columns, squeeze=False)
+    reach = max(float(np.abs(maps).max()) for _, maps in rows) or 1.0
+    for line, (name, maps) in zip(panels, rows, strict=True):
+        for head, axes in enumerate(line):
+            bare(axes)
+            if head < len(maps):
+                drawn = axes.imshow(maps[head], cmap="RdBu_r", norm=TwoSlopeNorm(0, -reach, reach))
+                middle = (maps.shape[-1] - 1) // 2
+                box(axes, middle, middle)
+        line[0].set_ylabel(name.replace(", ", "\n"), fontsize=6.5)
+    for head, axes in enumerate(panels[0]):
+        axes.set_title(f"head {head + 1}")
+    figure.colorbar(drawn, ax=panels, label="mean qᵀr", shrink=0.6, pad=0.01)
     data = {"figure": "SASA relative logits", "layers": [{"name": name, "maps": numbers(maps)} for name, maps in rows]}
     table = [
         {"layer": name, "head": head + 1, "row": row, "col": col, "logit": float(value)}
@@ -50,6 +50,7 @@ def relative_logits_figure(model: nn.Module, images: Tensor, path: str | Path) -
     return save(figure, path, data=data, rows=table)
 
 
+@look()
 def window_attention_figure(
     model: nn.Module,
     image: tuple[str, np.ndarray],
@@ -76,18 +77,17 @@ def window_attention_figure(
     if not rows:
         raise ValueError(f"none of the layers {list(layers or [])} exists; layers count from 1 to {view.index + 1}")
     columns = max(view.num_heads for view, *_ in rows)
-    with look():
-        figure = Figure(figsize=(0.86 * (columns + 1), 0.95 * len(rows)))
-        panels = figure.subplots(len(rows), columns + 1, squeeze=False)
-        for line, (view, maps, query) in zip(panels, rows, strict=True):
-            height, width = view.grid_size
-            patch = (picture.pixels.shape[0] / height, picture.pixels.shape[1] / width)
-            draw_picture(line[0], picture.pixels, query, patch)
-            line[0].set_ylabel(view.name.replace(", ", "\n"), fontsize=6.5)
-            for axes, weights in zip(line[1:], maps, strict=False):
-                axes.imshow(picture.pixels, extent=(-0.5, width - 0.5, height - 0.5, -0.5), alpha=0.25)
-                draw_map(axes, np.ma.masked_equal(weights, 0), query)
-        figure.subplots_adjust(wspace=0.06, hspace=0.12)
+    figure = Figure(figsize=(0.86 * (columns + 1), 0.95 * len(rows)))
+    panels = figure.subplots(len(rows), columns + 1, squeeze=False)
+    for line, (view, maps, query) in zip(panels, rows, strict=True):
+        height, width = view.grid_size
+        patch = (picture.pixels.shape[0] / height, picture.pixels.shape[1] / width)
+        draw_picture(line[0], picture.pixels, query, patch)
+        line[0].set_ylabel(view.name.replace(", ", "\n"), fontsize=6.5)
+        for axes, weights in zip(line[1:], maps, strict=False):
+            axes.imshow(picture.pixels, extent=(-0.5, width - 0.5, height - 0.5, -0.5), alpha=0.25)
+            draw_map(axes, np.ma.masked_equal(weights, 0), query)
+    figure.subplots_adjust(wspace=0.06, hspace=0.12)
     data = {
         "figure": "SASA attention over a picture",
         "picture": picture.name,
