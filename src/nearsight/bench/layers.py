@@ -57,7 +57,7 @@ def flex_attention_step(side: int) -> Callable[..., Tensor]:
         return rows & ((query % side - key % side).abs() <= reach)
 
     mask = create_block_mask(in_window, None, None, side * side, side * side, device="cuda")
-    torch._dynamo.reset()  # or the stages together reach the limit of versions that one function may have
+    torch.compiler.reset()  # or the stages together reach the limit of versions that one function may have
     compiled = torch.compile(flex_attention, dynamic=False)
 
     def attend(projected: Tensor, row_embedding: Tensor, col_embedding: Tensor) -> Tensor:

@@ -103,7 +103,7 @@ def measure(
     bfloat16 autocast on a GPU, float32 on a CPU. `wait` is called when all is compiled and before anything is timed.
     """
     torch.manual_seed(0)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     order = torch.channels_last if entry.channels_last else torch.contiguous_format
     model = entry.build().to(device).to(memory_format=order)
     run = torch.compile(model) if compiled else model

@@ -13,39 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .compat import plain_operators_needed
+
 HAS_TRITON = importlib.util.find_spec("triton") is not None
-
-
-def exporting() -> bool:
-    """Whether a graph is being exported, which holds plain operators only.
-
-    `torch.compiler.is_exporting` should say so, but torch 2.11 folds it to True under torch.compile as well, which
-    turns every kernel off there. The flag behind it tells the two apart.
-    """
-    return torch.compiler._is_exporting_flag
-
-
-def intercepted() -> bool:
-    """Whether something looks at the operators that are called: torch.compile, a tracer, a counter."""
-    if torch.compiler.is_compiling():
-        return True
-    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._get_tracing_state() is not None
-
-
-@torch.compiler.assume_constant_result  # a call that torch 2.11 cannot trace; torch.compile guards the stack itself
-def _transforming() -> bool:
-    return torch._C._functorch.get_dynamic_layer_stack_depth() > 0
-
-
-def plain_operators_needed() -> str | None:
-    """Why custom operators may not stand here, or None. Forward derivatives would take theirs for zero."""
-    if exporting():
-        return "an exported graph holds plain operators only"
-    if _transforming():
-        return "torch.func transforms plain operators only"
-    if torch.autograd.forward_ad._current_level >= 0:
-        return "forward derivatives are of plain operators only"
-    return None
 
 
 @cache

@@ -4,10 +4,10 @@ What kernels write is fresh and given to them whole, never as views: torch.compi
 """
 
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
-from triton.runtime import driver
 
 from . import _gated_triton_plans as plans
 from ._gated_triton_backward import by_columns, by_rows
@@ -37,7 +37,8 @@ def _outputs(qkv: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
 @cache
 def _shared_memory(device: int) -> int:
     """Bytes that a program may have."""
-    return driver.active.utils.get_device_properties(device)["max_shared_mem"]
+    properties: Any = torch.cuda.get_device_properties(device)  # torch's stubs leave this one out
+    return properties.shared_memory_per_block_optin
 
 
 @Operator

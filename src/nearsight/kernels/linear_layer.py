@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .dispatch import Backend, Verdict, choose, exporting, nothing_against, plain_operators_needed, verdicts
+from .compat import exporting, plain_operators_needed
+from .dispatch import Backend, Verdict, choose, nothing_against, verdicts
 
 FEWEST_ROWS = 256  # below, the weight's gradient costs more than the products save
 FEWEST_MULTIPLY_ADDS = 2**24
@@ -145,7 +146,7 @@ def _num_threads() -> int:
 def _library_trouble() -> str | None:
     if not torch.backends.mkldnn.is_available():
         return "this torch has no oneDNN"
-    return None if torch._C._get_mkldnn_enabled() else "oneDNN is switched off"
+    return None if torch.backends.mkldnn.enabled else "oneDNN is switched off"
 
 
 @torch.compiler.assume_constant_result

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from ..functional.local import Border, query_key_value
 from ..geometry import window_padding
-from .dispatch import plain_operators_needed
+from .compat import plain_operators_needed
 
 TILE = 4
 CHUNK_LOGITS = 1 << 19  # two megabytes of float32: a core's share of the cache

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from triton import JITFunction
 
-from .dispatch import intercepted
+from .compat import intercepted, profiled, readable
 
 # torch.compile's caches on disk know a graph by its operators and their arguments, not by what the backward pass
 # launches: with this among them, no kernel of an earlier installation is ever launched.
@@ -23,12 +23,6 @@ def wrap_triton(kernel: Callable[..., Any]) -> Any:
     kernel's: torch looks for both in an operator's source, for its caches' keys.
     """
     return torch.library.wrap_triton(kernel) if isinstance(kernel, JITFunction) and intercepted() else kernel
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    """Whether a kernel may read its memory: no subclass, no batch of vmap's, nothing that torch has yet to compute."""
-    kind = type(tensor) in (Tensor, nn.Parameter) and torch._C._has_storage(tensor)
-    return kind and not tensor.is_neg() and not tensor._is_zerotensor()
 
 
 class Operator:
@@ -62,7 +56,7 @@ class Operator:
 
     def __call__(self, *arguments: Any) -> Any:
         tensors = [argument for argument in arguments if isinstance(argument, Tensor)]
-        if intercepted() or torch.autograd._profiler_enabled() or not all(map(_is_plain, tensors)):
+        if intercepted() or profiled() or not all(map(readable, tensors)):
             return self.registered(*arguments)
         if not torch.is_grad_enabled() or not any(tensor.requires_grad for tensor in tensors):
             return self.function(*arguments)

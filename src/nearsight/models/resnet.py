@@ -12,7 +12,6 @@ from typing import Any, Literal
 import torch
 from timm.layers import DropPath
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from ..nn import AttentionStem2d, LocalSelfAttention2d
@@ -96,7 +95,7 @@ class AttentionStem(nn.Module):
 @contextlib.contextmanager
 def _statistics_held(module: nn.Module) -> Iterator[None]:
     """Batch norms normalise by the batch as ever, but do not count it a second time."""
-    norms = [norm for norm in module.modules() if isinstance(norm, _BatchNorm)]  # synchronised ones too
+    norms = [norm for norm in module.modules() if isinstance(norm, nn.BatchNorm2d | nn.SyncBatchNorm)]
     momenta = [norm.momentum for norm in norms]
     counters = {counter: counter.clone() for norm in norms if (counter := norm.num_batches_tracked) is not None}
     for norm in norms:

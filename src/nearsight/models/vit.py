@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..geometry import Grid
-from ..kernels.dispatch import exporting
+from ..kernels.compat import exporting
 from ..nn import FeedForward, GatedPositionalSelfAttention, PositionalSelfAttention, SelfAttention
 from ..nn.checks import (
     require_choice,

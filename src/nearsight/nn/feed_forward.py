@@ -4,7 +4,7 @@ from timm.layers import trunc_normal_
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..kernels.dispatch import intercepted, plain_operators_needed
+from ..kernels.compat import intercepted, plain_operators_needed
 from .checks import require_positive
 from .linear import apply_linear
 from .watched import is_bare
