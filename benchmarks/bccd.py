@@ -136,17 +136,9 @@ def pretrain_one(options: argparse.Namespace) -> dict[str, Any]:
 
 def keep_detections(run: Path, device: str, target: Path) -> None:
     """What a run's selected weights find in its test split, as COCO's results."""
-    from nearsight.detection.task import coco_results
-    from nearsight.detection.use import detection_recipe, load_detector, sets_to_measure
-    from nearsight.images.unreadable import BadImageLog
-    from nearsight.runs.folder import RunFolder
+    from nearsight.detection import KIND, EvalOptions
 
-    detector = load_detector(run, device)
-    test = sets_to_measure(detection_recipe(RunFolder(run)), None)[1]["test"]
-    found = detector.find_in_set(test, BadImageLog(len(test)))
-    by_id = ((int(test.image_ids[index]), one) for index, one in found.items())
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(json.dumps(coco_results(by_id, detector.category_ids)))
+    KIND.evaluate(run, split="test", device=device, options=EvalOptions(results=str(target)))
 
 
 def run_one(options: argparse.Namespace) -> dict[str, Any]:

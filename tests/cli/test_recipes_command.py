@@ -2,11 +2,12 @@
 
 import pytest
 
+from nearsight.classification.recipes import CLASSIFICATION_RECIPES
 from nearsight.cli.recipe_options import DEFAULT_RECIPE
 from nearsight.cli.recipes import recipes
 from nearsight.cli.verbs import app
 from nearsight.recipes.files import FIELDS, resolve_recipe
-from nearsight.recipes.named import RECIPES
+from nearsight.recipes.named import named_recipe
 
 
 def rows(printed):
@@ -19,16 +20,16 @@ def wide(monkeypatch):
 
 
 def test_the_default_is_what_train_starts_from():
-    assert resolve_recipe() == RECIPES[DEFAULT_RECIPE]
+    assert resolve_recipe() == named_recipe(DEFAULT_RECIPE)
 
 
 def test_every_recipe_side_by_side_where_they_differ(wide, capsys):
     recipes()
     printed = capsys.readouterr().out
     classification, detection = (rows(f"field {part}") for part in printed.split("\n field ")[1:])
-    names = [name for name, recipe in RECIPES.items() if recipe.task == "classification"]
+    names = list(CLASSIFICATION_RECIPES)
     assert classification["field"] == names
-    assert classification["batch"] == [str(RECIPES[name].batch) for name in names]
+    assert classification["batch"] == [str(named_recipe(name).batch) for name in names]
     assert "label_smoothing" not in classification  # all of them have 0.1
     assert detection["lr"] == ["0.12", "0.001"]
 

@@ -18,7 +18,7 @@ from nearsight.detection.report import draw_boxes
 from nearsight.detection.retinanet import create_detector
 from nearsight.detection.sources import open_detection
 from nearsight.detection.task import DetectionTask, build_detector, compared, with_body_options
-from nearsight.detection.use import detection_recipe, load_detector
+from nearsight.detection.use import load_detector
 from nearsight.engine.task import ProcessContext
 from nearsight.engine.training import make_task, train
 from nearsight.images.unreadable import BadImageLog
@@ -321,7 +321,7 @@ def test_the_verbs_eval_and_predict(finished_run, tmp_path, capsys):
 def test_eval_finds_what_training_s_own_evaluations_find(finished_run):
     detector = load_detector(finished_run, "cpu")
     torch.nn.init.zeros_(detector.model.heads.classes.predictor.bias)  # so that much is found
-    task = make_task(detection_recipe(RunFolder(finished_run)))
+    task = make_task(RunFolder(finished_run).recipe())
     images = task.data.split("val")
     found = detector.find_in_set(images, BadImageLog(len(images)))
     expected = dict(task.detections(detector.model, "val", CPU))
@@ -366,7 +366,7 @@ def test_images_that_cannot_be_read_are_named_at_the_end(finished_run, tmp_path,
 
 def test_an_automatic_batch_fits_the_images(tmp_path):
     train_verb(tmp_path / "run", batch="auto", recipe="retinanet", epochs=0.2)  # its batch is 64
-    assert detection_recipe(RunFolder(tmp_path / "run")).batch == 8
+    assert RunFolder(tmp_path / "run").recipe().batch == 8
 
 
 def test_a_detector_takes_images_of_mixed_sizes_at_once(finished_run):

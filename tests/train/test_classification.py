@@ -15,10 +15,11 @@ from pictures import image_recipe, make_folder
 from PIL import Image
 from toy import toy_recipe
 
+from nearsight.classification import PredictOptions
 from nearsight.classification import report as image_report
 from nearsight.classification.distillation import Renormalised
 from nearsight.classification.task import ClassificationTask
-from nearsight.classification.use import evaluate_run, predict_images
+from nearsight.classification.use import Classifier, evaluate
 from nearsight.datasets.sources import open_data
 from nearsight.engine.batch_size import validation_warning
 from nearsight.engine.task import ProcessContext
@@ -205,8 +206,17 @@ def test_the_record_of_a_run_has_no_private_paths(run, monkeypatch):
     assert "/" not in environment.replace("Linux", "")
 
 
+def look(run, pictures, top):
+    return list(Classifier(run, "cpu").predict(pictures, PredictOptions(top=top)))
+
+
+def shares(prediction):
+    """(class, share), the likeliest first."""
+    return list(prediction.record["classes"].items())
+
+
 def test_evaluating_and_predicting_with_a_run(run, folder):
-    own = evaluate_run(run, device="cpu")
+    own = evaluate(run, device="cpu")
     assert own.split == "val"
     assert "3 classes" in own.origin
     assert own.notes == ()
@@ -214,40 +224,40 @@ def test_evaluating_and_predicting_with_a_run(run, folder):
     assert own.values["top1"] == pytest.approx(selected)
     broken = run.parent / "broken.png"
     broken.write_bytes(b"no")
-    predictions = predict_images(run, [folder / "val" / "amber", broken], top=2, device="cpu")
+    predictions = look(run, [folder / "val" / "amber", broken], 2)
     assert [bool(one.problem) for one in predictions] == [False] * 4 + [True]
     for one in predictions[:4]:
-        assert len(one.classes) == 2
-        assert one.classes[0][1] >= one.classes[1][1]
+        assert len(shares(one)) == 2
+        assert shares(one)[0][1] >= shares(one)[1][1]
 
 
 def test_predictions_agree_with_evaluation(run, folder):
-    values = evaluate_run(run, device="cpu").values
-    predictions = predict_images(run, [folder / "val"], top=1, device="cpu")
-    right = [one.classes[0][0] == one.name.split("/")[-2] for one in predictions]
+    values = evaluate(run, device="cpu").values
+    predictions = look(run, [folder / "val"], 1)
+    right = [shares(one)[0][0] == one.name.split("/")[-2] for one in predictions]
     assert 100 * np.mean(right) == pytest.approx(values["top1"])
 
 
 def test_other_data_is_measured_whole(run, folder, tmp_path):
-    values = evaluate_run(run, device="cpu").values
-    whole = evaluate_run(run, str(folder / "val"), device="cpu")  # one folder of classes, nothing held out
+    values = evaluate(run, device="cpu").values
+    whole = evaluate(run, str(folder / "val"), device="cpu")  # one folder of classes, nothing held out
     assert whole.origin.endswith(": all 12 images")
     assert whole.split == "all"
     assert whole.values == pytest.approx(values)
-    assert evaluate_run(run, str(folder), split="train", device="cpu").origin.endswith(": 36 images of train")
+    assert evaluate(run, str(folder), split="train", device="cpu").origin.endswith(": 36 images of train")
     two = tmp_path / "two"  # the first two of three classes, in a folder that has all three
     train(_recipe(folder, resident="on", epochs=1.0, first_classes=2), RunFolder(two))
-    both = evaluate_run(two, str(folder), split="val", device="cpu").values
-    assert both == pytest.approx(evaluate_run(two, split="val", device="cpu").values)
+    both = evaluate(two, str(folder), split="val", device="cpu").values
+    assert both == pytest.approx(evaluate(two, split="val", device="cpu").values)
     few = tmp_path / "few"  # fewer images than a batch, and not of every class
     (few / "blue").mkdir(parents=True)
     shutil.copy(folder / "val" / "blue" / "000.png", few / "blue")
     (few / "amber").mkdir()
     shutil.copy(folder / "val" / "amber" / "000.png", few / "amber")
-    (prediction,) = predict_images(run, [few / "blue" / "000.png"], top=1, device="cpu")
-    (other,) = predict_images(run, [few / "amber" / "000.png"], top=1, device="cpu")
-    right = (prediction.classes[0][0] == "blue") + (other.classes[0][0] == "amber")
-    assert evaluate_run(run, str(few), device="cpu").values["top1"] == pytest.approx(50 * right)
+    (prediction,) = look(run, [few / "blue" / "000.png"], 1)
+    (other,) = look(run, [few / "amber" / "000.png"], 1)
+    right = (shares(prediction)[0][0] == "blue") + (shares(other)[0][0] == "amber")
+    assert evaluate(run, str(few), device="cpu").values["top1"] == pytest.approx(50 * right)
 
 
 def test_unreadable_images_of_every_split_are_named(folder, tmp_path):
@@ -257,20 +267,20 @@ def test_unreadable_images_of_every_split_are_named(folder, tmp_path):
     summary = train(_recipe(broken, resident="on", epochs=1.0), RunFolder(run))
     (problem,) = summary["problems"]
     assert problem.startswith("val: amber/000.png: ")
-    (note,) = evaluate_run(run, device="cpu").notes
+    (note,) = evaluate(run, device="cpu").notes
     assert problem.removeprefix("val: ") in note
     (broken / "val" / "amber" / "001.png").unlink()
-    assert any("has changed since" in note for note in evaluate_run(run, device="cpu").notes)
+    assert any("has changed since" in note for note in evaluate(run, device="cpu").notes)
 
 
 def test_other_classes_are_refused(run, tmp_path):
     other = make_folder(tmp_path / "other", classes=("amber", "blue", "dove"))
     with pytest.raises(ValueError, match=r"does not have the run's classes: .*: dove"):
-        evaluate_run(run, str(other))
+        evaluate(run, str(other))
     with pytest.raises(ValueError, match="no split 'test'"):
-        evaluate_run(run, split="test")
+        evaluate(run, split="test")
     with pytest.raises(ValueError, match="is not a run"):
-        evaluate_run(tmp_path)
+        evaluate(tmp_path)
 
 
 @pytest.mark.parametrize(("kind", "model"), [("hard", "convit_nano_32_distilled"), ("soft", "deit_nano_32")])
@@ -348,8 +358,8 @@ def test_runs_of_two_tasks_are_not_compared(run, tmp_path):
     (other / "config.yaml").write_text(freeze(recipe))
     with pytest.raises(ValueError, match="different tasks have no measure in common"):
         compare_runs([run, other])
-    for use in (lambda: evaluate_run(other), lambda: predict_images(other, [])):
-        with pytest.raises(ValueError, match=r"is a detection run; .*nearsight detect"):
+    for use in (lambda: evaluate(other), lambda: Classifier(other)):
+        with pytest.raises(ValueError, match="is a run of detection, not of classification"):
             use()
 
 

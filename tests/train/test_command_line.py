@@ -14,13 +14,13 @@ import pytest
 from cyclopts import App
 from pictures import make_folder
 
-from nearsight.classification.use import Prediction
 from nearsight.cli.compare import compare
 from nearsight.cli.demo import compare_two
 from nearsight.cli.recipe_options import RecipeFlags, given_flags
 from nearsight.cli.training import _print_predictions, evaluate, predict, resumable, resume, train
 from nearsight.recipes.files import thaw
 from nearsight.runs.exits import PREEMPTED, PreemptedError
+from nearsight.tasks import Prediction
 
 SMALL = [
     *("--model", "convit_nano_32", "--image-size", "8", "--patch-size", "4", "--batch", "6", "--epochs", "2"),
@@ -228,6 +228,6 @@ def test_a_run_that_a_signal_ended_says_how_to_go_on(capsys):
 
 def test_a_long_path_is_shown_whole(capsys):
     name = f"{'pictures/' * 20}one.png"
-    _print_predictions([Prediction(name, (("shirt", 0.5),))])
+    _print_predictions([Prediction(name, "shirt 50.0 %", {})])
     shown = "".join(line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if "│" in line)
     assert shown == name

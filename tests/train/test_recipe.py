@@ -11,7 +11,7 @@ import yaml
 
 from nearsight.classification.model import build_classifier
 from nearsight.recipes.files import freeze, read_changes, resolve_recipe, thaw
-from nearsight.recipes.named import RECIPES
+from nearsight.recipes.named import named_recipe
 from nearsight.recipes.recipe import Recipe, change_rule, differences
 
 ROOT = Path(__file__).parents[2]
@@ -25,7 +25,7 @@ def test_every_field_has_help_and_a_rule_for_resuming():
 
 
 def test_the_papers_recipes():
-    deit, convit, plus, sasa = (RECIPES[name] for name in ("deit", "convit", "convit_plus", "sasa"))
+    deit, convit, plus, sasa = (named_recipe(name) for name in ("deit", "convit", "convit_plus", "sasa"))
     for recipe in (deit, convit):
         assert (recipe.optimizer, recipe.epochs, recipe.batch, recipe.weight_decay) == ("adamw", 300, 1024, 0.05)
         assert recipe.peak_lr == pytest.approx(1e-3)
@@ -67,14 +67,14 @@ def test_layers_flags_over_file_over_recipe(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("recipe: convit\nlr: 3e-4\nepochs: 50\nmodel_options: {locality_strength: 2}\n")
     recipe = resolve_recipe("", file, {"epochs": 60.0, "model_options": {"gate": 0.5}})
-    assert set(differences(RECIPES["convit"], recipe)) == {"lr", "epochs", "model_options"}
+    assert set(differences(named_recipe("convit"), recipe)) == {"lr", "epochs", "model_options"}
     assert (recipe.lr, recipe.epochs) == (3e-4, 60.0)
     assert recipe.model_options == {"locality_strength": 2, "gate": 0.5}
     assert resolve_recipe("deit", file).ema == 0.99996  # a named recipe on the command line beats the file's
 
 
 def test_frozen_recipes_come_back(tmp_path):
-    recipe = RECIPES["sasa"].with_changes(data="päth/with: odd # name", model_options={"kernel_size": 5})
+    recipe = named_recipe("sasa").with_changes(data="päth/with: odd # name", model_options={"kernel_size": 5})
     (tmp_path / "config.yaml").write_text(freeze(recipe), encoding="utf-8")
     assert thaw(tmp_path / "config.yaml") == recipe
 
@@ -176,7 +176,7 @@ def test_read_changes_of_an_empty_file(tmp_path):
 
 def test_a_short_trial_warms_up_for_a_tenth_unless_told_otherwise():
     assert resolve_recipe("small", None, {"epochs": 2.0}).warmup_epochs == 0.2
-    assert resolve_recipe("small", None, {"epochs": 50.0}).warmup_epochs == RECIPES["small"].warmup_epochs
+    assert resolve_recipe("small", None, {"epochs": 50.0}).warmup_epochs == named_recipe("small").warmup_epochs
     with pytest.raises(ValueError, match="set --warmup-epochs"):
         resolve_recipe("small", None, {"epochs": 2.0, "warmup_epochs": 3.0})
     for bad in ({"epochs": -3.0}, {"epochs": 0.0}, {"lr": 0.0}):

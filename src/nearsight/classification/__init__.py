@@ -1,1 +1,65 @@
 """Image classification, whole: recipe, data, model, loss, report, use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nearsight.classification.recipes import CLASSIFICATION_RECIPES
+from nearsight.recipes.fields import option
+from nearsight.recipes.recipe import Recipe
+from nearsight.tasks import Evaluation, TaskKind
+
+if TYPE_CHECKING:
+    from nearsight.classification.task import ClassificationTask
+    from nearsight.classification.use import Classifier
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions:
+    """Classification has none of its own."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """What is shown of each picture."""
+
+    top: int = option(5, "how many classes to show for each picture")
+
+    def __post_init__(self) -> None:
+        if self.top < 1:
+            raise ValueError(f"--top must be at least 1, got {self.top}")
+
+
+def _open_task(recipe: Recipe, *, fit_batch: bool = False) -> ClassificationTask:
+    from nearsight.classification.task import open_task
+
+    return open_task(recipe, fit_batch=fit_batch)
+
+
+def _evaluate(*arguments: Any, **named: Any) -> Evaluation:
+    from nearsight.classification.use import evaluate
+
+    return evaluate(*arguments, **named)
+
+
+def _load(*arguments: Any, **named: Any) -> Classifier:
+    from nearsight.classification.use import Classifier
+
+    return Classifier(*arguments, **named)
+
+
+KIND = TaskKind(
+    name="classification",
+    help="learns which class each picture belongs to",
+    recipe=Recipe,
+    recipes=CLASSIFICATION_RECIPES,
+    default_recipe="small",
+    selection="top1",
+    eval_options=EvalOptions,
+    predict_options=PredictOptions,
+    recognises=lambda source: True,
+    open_task=_open_task,
+    evaluate=_evaluate,
+    load=_load,
+)

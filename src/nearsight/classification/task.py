@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from nearsight.classification.data import ImageData
 from nearsight.classification.distillation import BothHeads, ask_teacher, distillation_term, load_teacher
 from nearsight.classification.model import build_classifier
-from nearsight.engine.batch_size import validation_warning
+from nearsight.engine.batch_size import BatchTooLargeError, validation_warning
 from nearsight.engine.device import compiles, pick_precision
 from nearsight.engine.distributed import World
 from nearsight.engine.task import Batch, Inputs, ProcessContext
@@ -44,6 +44,19 @@ def _mixing(recipe: Recipe, group: int) -> Mixing:
         smoothing=recipe.label_smoothing,
         group=group,
     )
+
+
+def open_task(recipe: Recipe, *, fit_batch: bool = False) -> ClassificationTask:
+    """The recipe's task; with `fit_batch`, or `batch_auto`, with a batch that suits its data."""
+    allowed = recipe.with_changes(batch_auto=recipe.batch_auto or fit_batch)
+    try:
+        task = ClassificationTask(allowed)
+    except BatchTooLargeError as error:
+        if not allowed.batch_auto:
+            raise
+        task = ClassificationTask(allowed.with_changes(batch=error.fits))
+    task.recipe = task.recipe.with_changes(batch_auto=recipe.batch_auto)
+    return task
 
 
 class ClassificationTask:

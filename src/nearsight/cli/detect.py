@@ -173,37 +173,16 @@ def evaluate(
     device
         cpu, cuda or mps.
     """
-    import json
+    from nearsight.detection import KIND, EvalOptions
 
-    from nearsight.detection.task import coco_results, compared
-    from nearsight.detection.use import detection_recipe, load_detector, sets_to_measure
-    from nearsight.images.unreadable import BadImageLog
-    from nearsight.runs.folder import RunFolder
-
-    detector = load_detector(run, device)
-    recipe = detection_recipe(RunFolder(run))
-    origin, sets = sets_to_measure(recipe, data)
-    chosen = split or next(name for name in ("val", "test", "train") if name in sets)
-    if chosen not in sets:
-        raise ValueError(f"{origin}: there is no {chosen} split, but {', '.join(sets)}; choose by --split")
-    images = sets[chosen]
-    if images.classes != detector.classes:
-        raise ValueError(f"the run finds {', '.join(detector.classes)}; the data has {', '.join(images.classes)}")
-    if not images.num_learnable:
-        raise ValueError(f"{origin}: its {chosen} split has no boxes to measure by")
-    print(f"{origin}: {chosen}, {len(images)} images with {len(images.labels)} boxes", flush=True)
-    bad = BadImageLog(len(images), cap=recipe.bad_images)
-    found = detector.find_in_set(images, bad)
-    evaluator = compared(found, images)
-    _print_values(chosen, evaluator.summary())
-    _print_unread([f"{name}: {reason}" for name, reason in bad.reasons.items()])
-    for name, (average, average50) in zip(images.classes, evaluator.per_class(), strict=True):
-        print(f"{name}: mAP {_number(average)}, mAP50 {_number(average50)}")
-    if results is not None:
-        results.parent.mkdir(parents=True, exist_ok=True)
-        numbered = [(int(images.image_ids[index]), one) for index, one in found.items()]
-        results.write_text(json.dumps(coco_results(numbered, images.category_ids)) + "\n")
-        print(f"written to {results}")
+    options = EvalOptions(results=str(results or ""))
+    found = KIND.evaluate(run, data or "", split=split or "", device=device, options=options)
+    print(found.origin)
+    _print_values(found.split, found.values)
+    for name, values in found.per_class.items():
+        print(f"{name}: " + ", ".join(f"{measure} {_number(value)}" for measure, value in values.items()))
+    for note in found.notes:
+        print(note)
     return 0
 
 
@@ -231,32 +210,19 @@ def predict(
     device
         cpu, cuda or mps.
     """
-    from nearsight.classification.use import picture_files
-    from nearsight.detection.report import draw_boxes
-    from nearsight.detection.use import load_detector, read_images, write_results
+    from nearsight.detection import KIND, PredictOptions
 
     if not images:
         raise ValueError("name images or folders to look at")
-    if not 0 <= min_score <= 1:
-        raise ValueError(f"--min-score is between 0 and 1, not {min_score:g}")
-    files = list(picture_files(images))
-    detector = load_detector(run, device)
-    out.mkdir(parents=True, exist_ok=True)
-    bad: dict[str, str] = {}
-    seen, found = [], []
-    for number, (file, image) in enumerate(read_images(files, bad), start=1):
-        (one,) = detector.find([image], score_threshold=min_score)
-        drawn = out / f"{number:05d}-{file.stem}.png"
-        draw_boxes(image, one, detector.classes, min_score=min_score).save(drawn)
-        print(f"{file}: {len(one.scores)} found, drawn in {drawn}")
-        seen.append(file)
-        found.append(one)
-    for name, reason in bad.items():
-        print(f"{name}: not read: {reason}")
-    if not seen:
+    detector = KIND.load(run, device)
+    problems = []
+    for one in detector.predict(images, PredictOptions(out=str(out), min_score=min_score)):
+        print(f"{one.name}: {one.words}")
+        problems.append(one.problem)
+    if all(problems):
         raise ValueError("none of the images could be read")
-    write_results(out / "results.json", detector, seen, found)
-    print(f"written to {out / 'results.json'}")
+    for note in detector.notes:
+        print(note)
     return 0
 
 

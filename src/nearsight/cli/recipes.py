@@ -21,15 +21,15 @@ def recipes(*names: str) -> int:
     from rich.console import Console
 
     from nearsight.cli.recipe_options import DEFAULT_RECIPE
-    from nearsight.recipes.named import RECIPES, named_recipe
+    from nearsight.recipes.named import named_recipe
+    from nearsight.tasks import task_kind, task_names
 
     console = Console()
     if names:
         console.print(_table({name: named_recipe(name) for name in names}, whole=True))
         return 0
-    for task in dict.fromkeys(recipe.task for recipe in RECIPES.values()):
-        of_task = {name: recipe for name, recipe in RECIPES.items() if recipe.task == task}
-        console.print(_table(of_task, whole=False))
+    for task in task_names():
+        console.print(_table(dict(task_kind(task).recipes), whole=False))
     console.print(
         f"Only fields that differ are shown; `nearsight recipes {DEFAULT_RECIPE}` shows all of one. `nearsight train` "
         f"starts from {DEFAULT_RECIPE} or from what --recipe names; every field is an option there, and may stand in a "

@@ -119,14 +119,14 @@ def evaluate(
     json
         Print JSON.
     """
-    from nearsight.classification.use import evaluate_run
+    from nearsight.classification.use import evaluate as measure
     from nearsight.reports.words import measured
     from nearsight.runs.exits import reported
     from nearsight.runs.metrics_log import json_line
     from nearsight.text import printable
 
     with reported():
-        found = evaluate_run(run, data, split=split, device=device)
+        found = measure(run, data, split=split, device=device)
     if json:
         print(json_line({"data": found.origin, "split": found.split, **found.values, "notes": list(found.notes)}))
         return 0
@@ -162,18 +162,18 @@ def predict(
     json
         Print one JSON object per picture.
     """
-    from nearsight.classification.use import predict_images
+    from nearsight.classification import KIND, PredictOptions
+    from nearsight.images.decode import picture_files
     from nearsight.runs.exits import reported
     from nearsight.runs.metrics_log import json_line
 
-    if top < 1:
-        raise ValueError(f"--top must be at least 1, got {top}")
+    options = PredictOptions(top=top)
     with reported():
-        predictions = predict_images(run, images, top=top, device=device)
+        files = list(picture_files(images))  # a mistake in their names is told before the run is opened
+        predictions = list(KIND.load(run, device).predict(files, options))
     if json:
         for one in predictions:
-            record = {"name": one.name, "classes": dict(one.classes), "problem": one.problem or None}
-            print(json_line(record))
+            print(json_line(one.record))
     else:
         _print_predictions(predictions)
     return 1 if any(one.problem for one in predictions) else 0
@@ -261,6 +261,5 @@ def _print_predictions(predictions: list[Any]) -> None:
 
     table = Table(Column("picture", overflow="fold"), "classes")  # a path that is cut short cannot be copied
     for one in predictions:
-        shown = ", ".join(f"{printable(name)} {100 * share:.1f} %" for name, share in one.classes)
-        table.add_row(escape(printable(one.name, _LONGEST_PATH)), escape(shown or f"unreadable: {one.problem}"))
+        table.add_row(escape(printable(one.name, _LONGEST_PATH)), escape(one.words))
     Console().print(table)

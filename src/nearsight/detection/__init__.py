@@ -1,1 +1,73 @@
 """Object detection, whole: boxes, readers, model, loss, mAP, recipe, report, use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nearsight.detection.recipes import DETECTION_RECIPES
+from nearsight.recipes.fields import check_range, option
+from nearsight.recipes.recipe import Recipe
+from nearsight.tasks import Evaluation, TaskKind
+
+if TYPE_CHECKING:
+    from nearsight.detection.task import DetectionTask
+    from nearsight.detection.use import Detector
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalOptions:
+    """What is written besides the values."""
+
+    results: str = option("", "also write the detections to this file, in COCO's results format")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions:
+    """What is drawn, and where."""
+
+    out: str = option("predictions", "folder for the drawn pictures and results.json")
+    min_score: float = option(0.3, "smallest score that is drawn and written")
+
+    def __post_init__(self) -> None:
+        check_range(self, 0, 1, "min_score")
+
+
+def _recognises(source: str) -> bool:
+    from nearsight.detection.sources import has_boxes
+
+    return has_boxes(source)
+
+
+def _open_task(recipe: Recipe, *, fit_batch: bool = False) -> DetectionTask:
+    from nearsight.detection.task import open_task
+
+    return open_task(recipe, fit_batch=fit_batch)
+
+
+def _evaluate(*arguments: Any, **named: Any) -> Evaluation:
+    from nearsight.detection.use import evaluate
+
+    return evaluate(*arguments, **named)
+
+
+def _load(*arguments: Any, **named: Any) -> Detector:
+    from nearsight.detection.use import Detector
+
+    return Detector(*arguments, **named)
+
+
+KIND = TaskKind(
+    name="detection",
+    help="learns to find objects and to draw a box around each",
+    recipe=Recipe,
+    recipes=DETECTION_RECIPES,
+    default_recipe="retinanet_small",
+    selection="mAP",
+    eval_options=EvalOptions,
+    predict_options=PredictOptions,
+    recognises=_recognises,
+    open_task=_open_task,
+    evaluate=_evaluate,
+    load=_load,
+)

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
+import re
+import tarfile
+import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -33,6 +39,51 @@ class DetectionParts:
     sets: dict[str, DetectionSet]
     """By 'train', 'val' and 'test'; all of a source that names no parts is 'train'."""
     notes: tuple[str, ...]
+
+
+def has_boxes(source: str | Path) -> bool:
+    """Whether a data source has boxes: a cheap look at a few names, before anything is read."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return _folder_has_boxes(path)
+    if path.is_file():
+        name = path.name.lower()
+        return (name.endswith(".json") and looks_like_coco(path)) or (
+            name.endswith(ARCHIVE_SUFFIXES) and any(_BOX_FILE.search(entry) for entry in _first_names(path))
+        )
+    return str(source) == BUNDLED
+
+
+_BOX_FILE = re.compile(
+    r"(^|/)(annotations/[^/]+\.(xml|json)|(instances_|_annotations\.coco)[^/]*\.json|(train|val|test)\.json"
+    r"|labels/.*\.txt|(data|dataset)\.ya?ml|obj\.names)$",
+    re.IGNORECASE,
+)
+_BOX_PATTERNS = (
+    "[aA]nnotations/*.xml", "labels/*.txt", "labels/*/*.txt", "*/labels/*.txt", "data.y*ml", "dataset.yaml"
+)  # fmt: skip
+_JSON_PATTERNS = ("*.json", "annotations/*.json", "*/_annotations.coco.json")
+_LOOKED_AT = 20_000  # names in an archive
+
+
+def _folder_has_boxes(folder: Path) -> bool:
+    if any(looks_like_coco(path) for pattern in _JSON_PATTERNS for path in folder.glob(pattern)):
+        return True
+    parts = [part for part in folder.iterdir() if part.is_dir() and part.name.lower() in SPLIT_WORDS]
+    beside = "*.txt" if (folder / "classes.txt").is_file() or (folder / "obj.names").is_file() else "*.xml"
+    near = [part.glob(pattern) for part in parts for pattern in {"*.xml", beside}]
+    return any(next(found, None) for found in (*(folder.glob(pattern) for pattern in _BOX_PATTERNS), *near))
+
+
+def _first_names(archive: Path) -> Iterator[str]:
+    """Names of an archive's first files; none of one that cannot be read, which opening it will say."""
+    with contextlib.suppress(tarfile.TarError, zipfile.BadZipFile, EOFError, OSError):
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as opened:
+                yield from opened.namelist()
+        else:
+            with tarfile.open(archive) as tar:
+                yield from (member.name for member in itertools.islice(tar, _LOOKED_AT))
 
 
 def open_detection(source: str | Path, *, seed: int = 0, val_fraction: float = 0.1) -> DetectionSplits:
@@ -122,9 +173,7 @@ def _shared(sets: dict[str, DetectionSet], split: str) -> list[str]:
 
 def _coco_files(folder: Path) -> dict[str, Path]:
     """COCO's annotation files by split: `instances_…` where there are any, else every json that looks like one."""
-    found = sorted(
-        {*folder.glob("*.json"), *folder.glob("annotations/*.json"), *folder.glob("*/_annotations.coco.json")}
-    )
+    found = sorted({path for pattern in _JSON_PATTERNS for path in folder.glob(pattern)})
     instances = [path for path in found if path.name.startswith("instances_")]
     by_split: dict[str, Path] = {}
     for path in instances or [path for path in found if looks_like_coco(path)]:

@@ -21,6 +21,7 @@ from nearsight.detection.outputs import DetectorOutputs, detection_loss, postpro
 from nearsight.detection.retinanet import RetinaNet, backbone_of, build_retinanet, create_detector
 from nearsight.detection.views import View, boxes_in_image
 from nearsight.detection.vit_backbone import ViTBackbone
+from nearsight.engine.batch_size import BatchTooLargeError
 from nearsight.engine.task import Batch, Inputs, ProcessContext
 from nearsight.recipes.files import thaw
 from nearsight.recipes.recipe import Recipe
@@ -31,6 +32,19 @@ from nearsight.weights.files import read_weights
 from nearsight.weights.loading import load_weights
 
 _CLASSIFIER_HEADS = ("fc", "head", "head_dist")
+
+
+def open_task(recipe: Recipe, *, fit_batch: bool = False) -> DetectionTask:
+    """The recipe's task; with `fit_batch`, or `batch_auto`, with a batch that suits its data."""
+    allowed = recipe.with_changes(batch_auto=recipe.batch_auto or fit_batch)
+    try:
+        task = DetectionTask(allowed)
+    except BatchTooLargeError as error:
+        if not allowed.batch_auto:
+            raise
+        task = DetectionTask(allowed.with_changes(batch=error.fits))
+    task.recipe = task.recipe.with_changes(batch_auto=recipe.batch_auto)
+    return task
 
 
 class DetectionTask:

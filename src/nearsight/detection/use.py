@@ -6,26 +6,29 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
+from nearsight.detection import EvalOptions, PredictOptions
 from nearsight.detection.batches import FILL, normalise, pad_images
 from nearsight.detection.coco_metrics import Found
 from nearsight.detection.data import EVAL_BATCH
 from nearsight.detection.dataset import DetectionSet
+from nearsight.detection.report import draw_boxes
 from nearsight.detection.retinanet import RetinaNet
 from nearsight.detection.sources import open_detection, open_parts
-from nearsight.detection.task import build_detector, coco_results, found_in
+from nearsight.detection.task import build_detector, coco_results, compared, found_in
 from nearsight.detection.views import plain_view, render
 from nearsight.engine.device import pick_device, pick_precision
-from nearsight.images.decode import read_image_file
+from nearsight.images.decode import picture_files, read_image_file
 from nearsight.images.imageset import BadImage
 from nearsight.images.unreadable import BadImageLog
-from nearsight.recipes.files import thaw
 from nearsight.recipes.recipe import Recipe
 from nearsight.runs.folder import RunFolder
-from nearsight.runs.layout import CATEGORIES, CONFIG
+from nearsight.runs.layout import CATEGORIES
+from nearsight.tasks import Evaluation, Prediction
 from nearsight.weights.loading import load_weights
 
 
@@ -73,7 +76,7 @@ class TrainedDetector:
 def load_detector(run: str | Path, device: str = "auto") -> TrainedDetector:
     """The detector of a run's folder."""
     folder = RunFolder(run)
-    recipe = detection_recipe(folder)
+    recipe = RunFolder(run).recipe("detection")
     categories = folder.read_json(CATEGORIES)
     try:
         names = tuple(str(category["name"]) for category in categories)
@@ -87,19 +90,48 @@ def load_detector(run: str | Path, device: str = "auto") -> TrainedDetector:
     return TrainedDetector(model.eval().to(place), names, ids, size, place, pick_precision(recipe.precision, place))
 
 
-def detection_recipe(folder: RunFolder) -> Recipe:
-    """The recipe of a run that must be a detector's."""
-    if not folder.has_config:
-        raise ValueError(f"{folder.path} is not a run: it has no {CONFIG}")
-    recipe = thaw(folder.path / CONFIG)
-    if recipe.task != "detection":
-        raise ValueError(f"{folder.path} is a run of {recipe.task}, not of detection")
-    return recipe
+def evaluate(
+    run: str | Path, data: str = "", *, split: str = "", device: str = "auto", options: EvalOptions | None = None
+) -> Evaluation:
+    """Measure a detection run's selected weights: COCO's mAP, by overlap, area and class.
+
+    ``split`` is train, val or test; by default val, and of other ``data`` val, test, or all of it where it has neither.
+    """
+    detector, recipe = load_detector(run, device), RunFolder(run).recipe("detection")
+    origin, sets = _sets_to_measure(recipe, data)
+    chosen = split or next(name for name in ("val", "test", "train") if name in sets)
+    if chosen not in sets:
+        raise ValueError(f"{origin}: there is no {chosen} split, but {', '.join(sets)}; choose by --split")
+    images = sets[chosen]
+    if images.classes != detector.classes:
+        raise ValueError(f"the run finds {', '.join(detector.classes)}; the data has {', '.join(images.classes)}")
+    if not images.num_learnable:
+        raise ValueError(f"{origin}: its {chosen} split has no boxes to measure by")
+    bad = BadImageLog(len(images), cap=recipe.bad_images)
+    found = detector.find_in_set(images, bad)
+    evaluator = compared(found, images)
+    notes = [f"not read: {name}: {reason}" for name, reason in bad.reasons.items()]
+    if options is not None and options.results:
+        path = Path(options.results)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        numbered = [(int(images.image_ids[index]), one) for index, one in found.items()]
+        path.write_text(json.dumps(coco_results(numbered, images.category_ids)) + "\n")
+        notes.append(f"written to {path}")
+    return Evaluation(
+        f"{origin}: {chosen}, {len(images)} images with {len(images.labels)} boxes",
+        chosen,
+        evaluator.summary(),
+        tuple(notes),
+        {
+            name: {"mAP": average, "mAP50": average50}
+            for name, (average, average50) in zip(images.classes, evaluator.per_class(), strict=True)
+        },
+    )
 
 
-def sets_to_measure(recipe: Recipe, data: str | None) -> tuple[str, dict[str, DetectionSet]]:
+def _sets_to_measure(recipe: Recipe, data: str) -> tuple[str, dict[str, DetectionSet]]:
     """What a run's data, or other `data`, is called, and its parts: as in training, or as they are in other data."""
-    if data is not None:
+    if data:
         parts = open_parts(data)
         return parts.kind, parts.sets
     splits = open_detection(recipe.data, seed=recipe.data_seed, val_fraction=recipe.val_fraction)
@@ -107,13 +139,43 @@ def sets_to_measure(recipe: Recipe, data: str | None) -> tuple[str, dict[str, De
     return recipe.data, {name: images for name, images in own.items() if images is not None}
 
 
-def read_images(files: Sequence[Path], bad: dict[str, str]) -> Iterator[tuple[Path, np.ndarray]]:
-    """The images that can be read; the others are noted in `bad`."""
-    for file in files:
-        try:
-            yield file, read_image_file(file, str(file))
-        except BadImage as error:
-            bad[error.name] = error.reason
+class Detector:
+    """A run's selected weights: they draw what they find, and write it as COCO's results."""
+
+    def __init__(self, run: str | Path, device: str = "auto") -> None:
+        self.trained = load_detector(run, device)
+        self.notes: list[str] = []
+
+    def predict(self, pictures: Sequence[str | Path], options: PredictOptions) -> Iterator[Prediction]:
+        """One by one; after the last, results.json is written beside the drawings."""
+        trained, out, self.notes = self.trained, Path(options.out), []
+        files = list(picture_files(pictures))
+        out.mkdir(parents=True, exist_ok=True)
+        seen: dict[Path, Found] = {}
+        for file in files:
+            try:
+                image = read_image_file(file, str(file))
+            except BadImage as bad:
+                yield _prediction(file, [], None, bad.reason)
+                continue
+            (found,) = trained.find([image], score_threshold=options.min_score)
+            seen[file] = found
+            drawn = out / f"{len(seen):05d}-{file.stem}.png"
+            draw_boxes(image, found, trained.classes, min_score=options.min_score).save(drawn)
+            objects = [
+                {"class": trained.classes[int(label)], "score": float(score), "box": [float(side) for side in box]}
+                for box, score, label in zip(*found, strict=True)
+            ]
+            yield _prediction(file, objects, drawn)
+        if seen:
+            write_results(out / "results.json", trained, list(seen), list(seen.values()))
+            self.notes = [f"written to {out / 'results.json'}"]
+
+
+def _prediction(file: Path, objects: list[dict[str, Any]], drawn: Path | None, problem: str = "") -> Prediction:
+    words = f"unreadable: {problem}" if problem else f"{len(objects)} found, drawn in {drawn}"
+    record = {"name": str(file), "objects": objects, "drawn": drawn and str(drawn), "problem": problem or None}
+    return Prediction(str(file), words, record, problem)
 
 
 def write_results(path: Path, detector: TrainedDetector, files: Sequence[Path], found: Sequence[Found]) -> None:

@@ -7,7 +7,7 @@ import struct
 import threading
 import warnings
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -152,3 +152,18 @@ def _to_rgb(image: Image.Image, name: str) -> Image.Image:
         white = Image.new("RGBA", pixels.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, pixels).convert("RGB")
     return image.convert("RGB")
+
+
+def picture_files(sources: Iterable[str | Path]) -> Iterator[Path]:
+    """The files themselves, and the pictures in folders, sorted."""
+    for source in sources:
+        path = Path(source)
+        if path.is_dir():
+            found = sorted(f for f in path.rglob("*") if f.suffix.lower() in IMAGE_SUFFIXES and not f.is_dir())
+            if not found:
+                raise ValueError(f"there is no picture in {path}: no file ends in {', '.join(sorted(IMAGE_SUFFIXES))}")
+            yield from found
+        elif path.exists():
+            yield path
+        else:
+            raise ValueError(f"{path}: no such file or folder")

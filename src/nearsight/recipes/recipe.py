@@ -11,7 +11,6 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from nearsight.detection.recipe import DetectionFields
 from nearsight.recipes.fields import TINY, check_choices, check_range, check_types, option
 
 _NOT_OPTIONS = {
@@ -77,6 +76,18 @@ class AugmentFields:
     repeats: int = option(3, "repeated augmentation: views of an image in one batch (1: off)", change="never")
     jitter: float = option(0.0, "colour jitter: brightness, contrast and saturation vary by this share")
     eval_crop: float = option(0.875, "share of the resized image that evaluation's centre crop keeps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectionFields:
+    """How training pictures are taken from images with boxes."""
+
+    image_height: int = option(
+        0, "detection: height of the pictures (0: image_size, which is their width)", change="never"
+    )
+    smallest_scale: float = option(0.8, "detection: smallest scale of an image, 1 where it just fits the picture")
+    largest_scale: float = option(1.2, "detection: largest scale of an image")
+    flip_vertical: float = option(0.0, "detection: probability of a vertical flip, for images without an up")
 
 
 @dataclass(frozen=True, kw_only=True)

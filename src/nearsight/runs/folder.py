@@ -44,11 +44,14 @@ class RunFolder:
     def has_config(self) -> bool:
         return (self.path / CONFIG).is_file()
 
-    def recipe(self) -> Recipe:
-        """The settings of the run."""
+    def recipe(self, task: str = "") -> Recipe:
+        """The settings of the run, which must be of a `task` where one is given."""
         if not self.has_config:
             raise ValueError(f"{self.path} is not a run: it has no {CONFIG}")
-        return thaw(self.path / CONFIG)
+        recipe = thaw(self.path / CONFIG)
+        if task and recipe.task != task:
+            raise ValueError(f"{self.path} is a run of {recipe.task}, not of {task}")
+        return recipe
 
     def checkpoints(self, keep: int = 2) -> CheckpointStore:
         return CheckpointStore(self.path / CHECKPOINTS, keep)

@@ -1,0 +1,105 @@
+"""Every kind of task by name: what its recipe, its data and its verbs are. Imports no torch.
+
+    task_kind("detection").recipe        the class of its recipes
+    task_of_data("bccd").name            "detection": the data has boxes
+
+A task is one package with a `TaskKind`. Those of nearsight are found by name; another one calls `register`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+TASKS = ("classification", "detection")
+"""The packages of nearsight that are tasks."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Values of a run's selected weights, the data they were measured on, and what there is to say about that."""
+
+    origin: str
+    split: str
+    values: dict[str, float]
+    notes: tuple[str, ...] = ()
+    per_class: dict[str, dict[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a run says of one picture: in words, and as a JSON record; or why it could not be read."""
+
+    name: str
+    words: str
+    record: dict[str, Any]
+    problem: str = ""
+
+
+class Predictor(Protocol):
+    """A run's selected weights, ready to look at pictures."""
+
+    def predict(self, pictures: Sequence[str | Path], options: Any) -> Iterator[Prediction]:
+        """One by one, in the order given; folders stand for the pictures in them. Options are the kind's."""
+        ...
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What there is to say after the last prediction, such as which files were written."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskKind:
+    """A task as the verbs know it. Options are dataclasses whose fields `recipes.fields.option` made."""
+
+    name: str
+    help: str
+    """What is learned from what, in one line."""
+    recipe: type
+    recipes: Mapping[str, Any]
+    default_recipe: str
+    selection: str
+    """The evaluated value, larger is better, that decides which weights are kept."""
+    eval_options: type
+    predict_options: type
+    recognises: Callable[[str], bool]
+    """Whether a data source is for this task; cheap, and False for what is not there."""
+    open_task: Callable[..., Any]
+    """(recipe, *, fit_batch=False) → engine.task.Task; its `recipe` is the one that is used."""
+    evaluate: Callable[..., Evaluation]
+    """(run, data="", *, split="", device="auto", options=None) → Evaluation."""
+    load: Callable[..., Predictor]
+    """(run, device="auto") → Predictor."""
+
+
+_KINDS: dict[str, TaskKind] = {}
+
+
+def register(kind: TaskKind) -> None:
+    """Make a kind of task known by its name."""
+    if kind.name in task_names():
+        raise ValueError(f"there is a task {kind.name!r} already")
+    _KINDS[kind.name] = kind
+
+
+def task_names() -> tuple[str, ...]:
+    return (*TASKS, *_KINDS)
+
+
+def task_kind(name: str) -> TaskKind:
+    """The kind of this name."""
+    if name in _KINDS:
+        return _KINDS[name]
+    if name not in TASKS:
+        raise ValueError(f"there is no task {name!r}; the tasks are {', '.join(task_names())}")
+    return import_module(f"nearsight.{name}").KIND
+
+
+def task_of_data(source: str) -> TaskKind:
+    """The kind of task that a data source is for. Classification, the first, takes what no other recognises."""
+    kinds = [task_kind(name) for name in task_names()]
+    return next((kind for kind in reversed(kinds) if kind.recognises(source)), kinds[0])
