@@ -6,6 +6,8 @@ import torch
 
 from nearsight.analysis import attention_maps, looking, mean_attention_maps, walk
 from nearsight.analysis.views import GlobalView, LocalView
+from nearsight.analysis.walk import inspectable, local_view, num_attention_layers
+from nearsight.detection.retinanet import create_detector
 from nearsight.models import ResNet, VisionTransformer
 from nearsight.nn import LocalSelfAttention2d
 
@@ -139,3 +141,46 @@ def test_local_parts():
     constant = rest.amax(dim=(-2, -1), keepdim=True)
     peak = torch.where(inside, rest, constant)
     torch.testing.assert_close(peak.amin(dim=(-2, -1)), peak.amax(dim=(-2, -1)), atol=1e-4, rtol=1e-4)
+
+
+def test_a_detector_is_its_body_and_the_local_attention_behind_it(monkeypatch):
+    detector = create_detector("retinanet_sasa_resnet26_attention", num_classes=2, channels=32, kernel_size=3)
+    detector.eval()
+    x = torch.randn(2, 3, 64, 96)
+    given = []
+    forward = LocalSelfAttention2d.forward
+    monkeypatch.setattr(
+        LocalSelfAttention2d, "forward", lambda self, x, *rest: (given.append(x), forward(self, x, *rest))[1]
+    )
+    with torch.no_grad():
+        detector(x)
+    monkeypatch.undo()
+    with looking(detector):
+        views = list(walk(detector, x))
+    depth = len([view for view in views if view.name.startswith("stage")])
+    assert depth == 8
+    assert [view.index for view in views] == list(range(len(views)))
+    assert [view.name for view in views[depth : depth + 6]] == [
+        *(f"pyramid.output.{level}" for level in range(3)), "pyramid.coarser.0", "pyramid.coarser.1",
+        "heads.classes.mixers.0",
+    ]  # fmt: skip
+    assert len(views) == num_attention_layers(detector) == depth + 5 + 2 * 5
+    assert {view.grid_size for view in views[depth + 5 :]} == {(8, 12)}  # what heads read first is the finest map
+    layers = dict(detector.named_modules())
+    for view, x in zip(views[depth : depth + 6], given[depth : depth + 6], strict=True):
+        expected = local_view(layers[view.name], x, view.index, view.name)
+        torch.testing.assert_close(view.weights(), expected.weights(), atol=1e-5, rtol=1e-4)
+    assert not any(module._forward_pre_hooks for module in detector.modules())
+
+
+def test_a_transformer_in_a_detector_sees_what_it_sees_alone():
+    detector = create_detector("retinanet_convit_tiny", num_classes=2, channels=16).eval()
+    x = torch.randn(1, 3, 64, 80)  # 80 is padded to 96
+    body = detector.body
+    padded = torch.nn.functional.pad(x, (0, 16, 0, 0))
+    with looking(detector):
+        views, alone = list(walk(detector, x)), list(walk(body, padded))
+    assert len(views) == len(alone) == num_attention_layers(detector) == 12
+    torch.testing.assert_close(views[10].weights(), alone[10].weights())
+    with pytest.raises(ValueError, match="no attention layers to look into"):
+        inspectable(create_detector("retinanet_resnet26", num_classes=2, channels=16))

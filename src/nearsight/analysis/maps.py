@@ -4,10 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor, nn
 
-from ..models import ResNet
-from ..nn import LocalSelfAttention2d
 from .views import Part, View, patch_map
-from .walk import inspectable, looking, walk_batches
+from .walk import inspectable, looking, num_attention_layers, walk_batches
 
 
 def attention_maps(
@@ -39,14 +37,6 @@ def mean_attention_maps(
         total = patch_map(view, part).sum(dim=0)
         totals[view.index] = totals[view.index] + total if view.index in totals else total
     return {index: total / len(images) for index, total in totals.items()}
-
-
-def num_attention_layers(model: nn.Module) -> int:
-    """How many attention layers `walk` will show."""
-    model = inspectable(model)
-    if isinstance(model, ResNet):
-        return sum(isinstance(module, LocalSelfAttention2d) for module in model.modules())
-    return len(model.blocks)  # type: ignore[arg-type]
 
 
 def _chosen_views(model: nn.Module, images: Tensor, blocks: Sequence[int] | None, *, batch_size: int) -> Iterator[View]:

@@ -18,6 +18,7 @@ from nearsight.images.decode import DEFAULT_LIMITS, read_image_file
 from nearsight.images.imageset import BadImage, ImageSet
 
 from ..models import VisionTransformer
+from .walk import body_of
 
 DEFAULT_SIZE = (224, 224)
 SAMPLES = "clothing"  # the image set that comes with the package
@@ -56,10 +57,11 @@ def fit_picture(name: str, pixels: np.ndarray, size: tuple[int, int]) -> Picture
 
 def model_size(model: nn.Module) -> tuple[int, int]:
     """The image size a model was made for; ResNets take any, 224 by custom."""
-    if isinstance(model, VisionTransformer):
-        return model.img_size
-    if isinstance(model, TimmVisionTransformer):
-        height, width = model.patch_embed.img_size
+    body = body_of(model)
+    if isinstance(body, VisionTransformer):
+        return body.img_size
+    if isinstance(body, TimmVisionTransformer):
+        height, width = body.patch_embed.img_size
         return height, width
     return DEFAULT_SIZE
 

@@ -1,13 +1,13 @@
 """Walk through a model's attention layers, one view at a time, while its own forward pass moves the activations on.
 
-No hooks and no state: each layer's queries and keys are computed again from the activations that reach it. Known
-models: ours (ViT family and ResNets), timm's plain ViTs, and timm's ConViTs, which are rebuilt as ours with their
+Each layer's queries and keys are computed again from the activations that reach it. Known models: ours (ViT family,
+ResNets, and detectors around either), timm's plain ViTs, and timm's ConViTs, which are rebuilt as ours with their
 weights.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from timm.models.convit import ConVit
@@ -28,6 +28,32 @@ from .views import GlobalView, LocalView, View
 KNOWN = "nearsight's models, timm's plain VisionTransformer and timm's ConVit"
 
 
+@runtime_checkable
+class Detector(Protocol):
+    """A model around another, whose body sees `pad(images)`. Its own local attention may stand behind the body."""
+
+    @property
+    def body(self) -> nn.Module: ...
+
+    def pad(self, images: Tensor) -> Tensor: ...
+
+    def named_modules(self) -> Iterator[tuple[str, nn.Module]]: ...
+
+    def __call__(self, images: Tensor) -> Any: ...
+
+
+def body_of(model: nn.Module) -> nn.Module:
+    """The network inside a detector; any other model is its own body."""
+    return model.body if isinstance(model, Detector) else model
+
+
+def num_attention_layers(model: nn.Module) -> int:
+    """How many attention layers `walk` shows."""
+    body = body_of(inspectable(model))
+    blocks = 0 if isinstance(body, ResNet) else len(body.blocks)  # type: ignore[arg-type]
+    return blocks + sum(isinstance(module, LocalSelfAttention2d) for module in model.modules())
+
+
 @contextmanager
 def looking(model: nn.Module) -> Iterator[None]:
     """Evaluation mode and no gradients inside; every module's own mode is put back afterwards."""
@@ -45,15 +71,16 @@ def inspectable(model: nn.Module) -> nn.Module:
     """The model itself if `walk` can go through it; timm's ConViT as ours; a ValueError for any other."""
     if isinstance(model, ConVit):
         return from_timm_convit(model)
-    if isinstance(model, ResNet) and not any(isinstance(part, LocalSelfAttention2d) for part in model.modules()):
+    body = body_of(model)
+    if isinstance(body, ResNet) and not any(isinstance(part, LocalSelfAttention2d) for part in model.modules()):
         raise ValueError("this ResNet has no attention layers to look into; use a sasa_resnet model")
-    if isinstance(model, TimmVisionTransformer):
-        for index, block in enumerate(model.blocks, start=1):
+    if isinstance(body, TimmVisionTransformer):
+        for index, block in enumerate(body.blocks, start=1):
             if not isinstance(block, TimmBlock) or not isinstance(block.attn, TimmAttention):
                 kind = type(block).__name__
                 raise ValueError(f"block {index} of this timm model is a {kind}, not timm's plain Block and Attention")
-    elif not isinstance(model, (VisionTransformer, ResNet)):
-        raise ValueError(f"cannot look inside a {type(model).__name__}; known are {KNOWN}")
+    elif not isinstance(body, (VisionTransformer, ResNet)):
+        raise ValueError(f"cannot look inside a {type(body).__name__}; known are {KNOWN}")
     return model
 
 
@@ -78,6 +105,8 @@ def walk(model: nn.Module, images: Tensor) -> Iterator[View]:
         yield from _walk_resnet(model, images)
     elif isinstance(model, TimmVisionTransformer):
         yield from _walk_timm_vit(model, images)
+    elif isinstance(model, Detector):
+        yield from _walk_detector(model, images)
     else:
         raise ValueError(f"cannot walk through a {type(model).__name__}; pass it through inspectable() first")
 
@@ -165,6 +194,31 @@ def _walk_resnet(model: ResNet, images: Tensor) -> Iterator[View]:
                 yield local_view(block.mixer, given, index, f"stage {stage_number}, block {position}")
                 index += 1
             x = block(x)
+
+
+def _walk_detector(model: Detector, images: Tensor) -> Iterator[View]:
+    """The body's layers, then those behind it in the order they are called. A layer that reads several scales, as
+    those of a detector's heads do, is shown on the first of them, the finest."""
+    count = 0
+    for view in walk(model.body, model.pad(images)):
+        yield view
+        count += 1
+    given: dict[str, tuple[LocalSelfAttention2d, Tensor]] = {}
+
+    def keep_input(name: str) -> Callable[..., None]:
+        def hook(module: LocalSelfAttention2d, inputs: tuple[Tensor, ...]) -> None:
+            given.setdefault(name, (module, inputs[0]))
+
+        return hook
+
+    inside = set(model.body.modules())
+    with ExitStack() as hooks:
+        for name, module in model.named_modules():
+            if isinstance(module, LocalSelfAttention2d) and module not in inside:
+                hooks.callback(module.register_forward_pre_hook(keep_input(name)).remove)
+        model(images)
+    for place, (name, (module, x)) in enumerate(given.items(), start=count):
+        yield local_view(module, x, place, name)
 
 
 def local_view(attention: LocalSelfAttention2d, x: Tensor, index: int, name: str) -> LocalView:

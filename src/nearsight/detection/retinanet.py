@@ -63,15 +63,22 @@ class RetinaNet(nn.Module):
     def num_classes(self) -> int:
         return self.heads.num_classes
 
+    @property
+    def body(self) -> nn.Module:
+        """The registered model inside, whose attention can be looked at and which a classifier's weights fit."""
+        return self.backbone.vit if isinstance(self.backbone, ViTBackbone) else self.backbone
+
+    def pad(self, images: Tensor) -> Tensor:
+        """Zeros on the right and below, up to what the stride divides."""
+        below, right = (-side % self.stride for side in images.shape[-2:])
+        return F.pad(images, (0, right, 0, below)) if below or right else images
+
     def no_weight_decay(self) -> set[str]:
         return {name for name, _ in self.named_parameters() if name.endswith(("row_embedding", "col_embedding"))}
 
     def forward(self, images: Tensor) -> DetectorOutputs:
         require_images(images, self.in_chans, next(self.parameters()).dtype)
-        below, right = (-side % self.stride for side in images.shape[-2:])
-        if below or right:
-            images = F.pad(images, (0, right, 0, below))
-        _, maps = self.backbone.forward_intermediates(images, indices=(1, 2, 3))  # type: ignore[operator]
+        _, maps = self.backbone.forward_intermediates(self.pad(images), indices=(1, 2, 3))  # type: ignore[operator]
         levels = self.pyramid(maps)
         class_logits, box_regression = self.heads(levels)
         anchors = self.anchors([(level.shape[-2], level.shape[-1]) for level in levels])

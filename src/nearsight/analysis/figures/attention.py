@@ -12,10 +12,10 @@ from ...functional import convolutional_v_pos, positional_weights
 from ...geometry import Grid, head_centers
 from ...models import VisionTransformer, create_model
 from ...nn import SelfAttention
-from ..maps import mean_attention_maps, num_attention_layers
+from ..maps import mean_attention_maps
 from ..pictures import Picture, batch_for, fit_picture, model_size, sample_images
 from ..views import GlobalView
-from ..walk import inspectable, looking, walk
+from ..walk import inspectable, looking, num_attention_layers, walk
 from .drawing import Sheet, draw_map, draw_picture, gate_chip, look, numbers, save
 
 # Inches: a map, the space between maps and before a group of them, a line of text, and its distance from the map.
