@@ -19,10 +19,10 @@ import torch
 from nearsight.classification.task import ClassificationTask
 from nearsight.engine.device import pick_device, prepare_torch
 from nearsight.engine.distributed import World
+from nearsight.engine.optimizer import ema_weight
 from nearsight.engine.signals import StopRequest
 from nearsight.engine.task import Batch
 from nearsight.engine.trainer import Trainer
-from nearsight.engine.weight_average import ema_weight
 from nearsight.recipes.files import resolve_recipe
 from nearsight.recipes.recipe import Recipe
 from nearsight.runs.environment import describe_environment
@@ -76,7 +76,7 @@ def measure(task: ClassificationTask, recipe: Recipe, steps: int, folder: Path) 
     """Images per second over ``steps`` steps, after the ones that compile and capture."""
     device = pick_device(recipe.device)
     trainer = Trainer(task, recipe, RunFolder(folder), world=World(), device=device, stop=StopRequest())
-    trainer.bench.module.train()
+    trainer.state.module.train()
     feed = task.feed(0, trainer.context)
     if isinstance(task, FixedBatchTask):
         task.hold(next(feed)[0], device)

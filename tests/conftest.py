@@ -3,6 +3,7 @@ import secrets
 
 import pytest
 import torch
+from processes import Zygote
 
 # Kernels meet fresh random numbers at every run. In the environment, for worker processes and interpreter scripts.
 SEED = os.environ.setdefault("NEARSIGHT_TEST_SEED", str(secrets.randbelow(2**32)))
@@ -12,6 +13,14 @@ SEED = os.environ.setdefault("NEARSIGHT_TEST_SEED", str(secrets.randbelow(2**32)
 def _seeded():
     """Every test draws the same numbers whatever ran before it."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def zygote():
+    """Starts training processes."""
+    server = Zygote()
+    yield server
+    server.close()
 
 
 def pytest_terminal_summary(terminalreporter):

@@ -16,6 +16,10 @@ _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0x2C1B3C6D, 0x297A2D39, 0x5BD1E995)
 _START = 0x9E3779B9
 
+# What a run's seed is hashed with, so that its uses draw from streams of their own.
+INITIALISATION_STREAM = 1
+STEP_STREAM = 2
+
 
 def scramble32(value: Any) -> Any:
     """A bijection of 32-bit values in which every input bit reaches every output bit."""

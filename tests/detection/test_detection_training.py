@@ -20,7 +20,7 @@ from nearsight.detection.sources import open_detection
 from nearsight.detection.task import DetectionTask, build_detector, compared, with_body_options
 from nearsight.detection.use import load_detector
 from nearsight.engine.task import ProcessContext
-from nearsight.engine.training import make_task, train
+from nearsight.engine.training import train
 from nearsight.images.unreadable import BadImageLog
 from nearsight.models import create_model
 from nearsight.nn import LocalSelfAttention2d
@@ -106,7 +106,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(tmp_path, monkeypatch):
 
 
 def test_streamed_and_resident_learn_from_the_same_boxes():
-    resident, streamed = (make_task(tiny_recipe(resident=wish, workers=0)) for wish in ("on", "off"))
+    resident, streamed = (DetectionTask(tiny_recipe(resident=wish, workers=0)) for wish in ("on", "off"))
     one, other = (next(task.feed(3, CPU))[0] for task in (resident, streamed))
     assert torch.equal(one["boxes"], other["boxes"])
     assert torch.equal(one["labels"], other["labels"])
@@ -116,7 +116,7 @@ def test_streamed_and_resident_learn_from_the_same_boxes():
 
 
 def test_evaluation_of_perfect_detections_is_one(monkeypatch):
-    task = make_task(tiny_recipe())
+    task = DetectionTask(tiny_recipe())
     images = task.data.split("val")
 
     def perfect(model, split, context):
@@ -132,7 +132,7 @@ def test_evaluation_of_perfect_detections_is_one(monkeypatch):
 
 def test_detections_are_in_pixels_of_the_image(monkeypatch):
     """A box found in the picture at a third of the size comes back three times as large."""
-    task = make_task(tiny_recipe(image_size=320 // 2, image_height=240 // 2))
+    task = DetectionTask(tiny_recipe(image_size=320 // 2, image_height=240 // 2))
     from nearsight.detection import task as detection
     from nearsight.detection.outputs import Detections
 
@@ -231,11 +231,11 @@ def test_warm_start_from_a_detector_of_other_classes(tmp_path):
 )
 def test_recipes_that_cannot_work_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        make_task(tiny_recipe(**changes))
+        DetectionTask(tiny_recipe(**changes))
 
 
 def test_a_fraction_keeps_as_many_updates():
-    task = make_task(tiny_recipe(fraction=0.5))
+    task = DetectionTask(tiny_recipe(fraction=0.5))
     assert len(task.data.splits.train) == 18
     assert task.steps_per_epoch == 3
 
@@ -258,7 +258,7 @@ def test_labels_grow_with_the_image():
 
 
 def test_a_validation_set_that_cannot_be_read_ends_the_run():
-    task = make_task(tiny_recipe())
+    task = DetectionTask(tiny_recipe())
     with pytest.raises(ValueError, match="none of the 12 images to measure on could be read"):
         compared({}, task.data.split("val"))
 
@@ -321,7 +321,7 @@ def test_the_verbs_eval_and_predict(finished_run, tmp_path, capsys):
 def test_eval_finds_what_training_s_own_evaluations_find(finished_run):
     detector = load_detector(finished_run, "cpu")
     torch.nn.init.zeros_(detector.model.heads.classes.predictor.bias)  # so that much is found
-    task = make_task(RunFolder(finished_run).recipe())
+    task = DetectionTask(RunFolder(finished_run).recipe())
     images = task.data.split("val")
     found = detector.find_in_set(images, BadImageLog(len(images)))
     expected = dict(task.detections(detector.model, "val", CPU))

@@ -47,7 +47,7 @@ def test_models_are_shown_pictures_as_they_were_trained_on(tmp_path):
 
 def test_a_beginning_is_the_run_s_own(tmp_path):
     from nearsight.engine.distributed import World
-    from nearsight.engine.state import Workbench
+    from nearsight.engine.state import TrainState
 
     source = open_source(str(make_run(tmp_path / "nano-1")))
 
@@ -58,8 +58,8 @@ def test_a_beginning_is_the_run_s_own(tmp_path):
         def training_module(self, model):
             return model
 
-    bench = Workbench(Task(), source.recipe, World(), torch.device("cpu"))
-    torch.testing.assert_close(source.load(0).state_dict(), bench.model.state_dict(), atol=0, rtol=0)
+    state = TrainState(Task(), source.recipe, World(), torch.device("cpu"))
+    torch.testing.assert_close(source.load(0).state_dict(), state.model.state_dict(), atol=0, rtol=0)
 
 
 def test_names_of_models():

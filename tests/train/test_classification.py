@@ -18,10 +18,9 @@ from toy import toy_recipe
 from nearsight.classification import PredictOptions
 from nearsight.classification import report as image_report
 from nearsight.classification.distillation import Renormalised
-from nearsight.classification.task import ClassificationTask
+from nearsight.classification.task import ClassificationTask, validation_warning
 from nearsight.classification.use import Classifier, evaluate
 from nearsight.datasets.sources import open_data
-from nearsight.engine.batch_size import validation_warning
 from nearsight.engine.task import ProcessContext
 from nearsight.engine.training import train
 from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD

@@ -32,9 +32,9 @@ class PredictOptions:
 
 
 def _open_task(recipe: Recipe, *, fit_batch: bool = False) -> ClassificationTask:
-    from nearsight.classification.task import open_task
+    from nearsight.classification.task import ClassificationTask
 
-    return open_task(recipe, fit_batch=fit_batch)
+    return ClassificationTask(recipe, fit_batch=fit_batch)
 
 
 def _evaluate(*arguments: Any, **named: Any) -> Evaluation:

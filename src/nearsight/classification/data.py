@@ -41,12 +41,12 @@ class EvalBatch:
 class ImageData:
     """The image sets of a recipe, or ``splits`` instead of them to evaluate on, and batches of them."""
 
-    def __init__(self, recipe: Recipe, splits: Splits | None = None) -> None:
-        self.recipe = recipe
+    def __init__(self, recipe: Recipe, splits: Splits | None = None, *, fit_batch: bool = False) -> None:
         self.splits = _chosen(recipe) if splits is None else splits
         count, size = len(self.splits.train), recipe.image_size
         if splits is None:
-            check_batch(recipe, count)
+            recipe = check_batch(recipe, count, fit=fit_batch)
+        self.recipe = recipe
         # Crops are taken from somewhat larger images than the model sees, as they are from files.
         self.stored_size = size if recipe.crop != "resized" else math.floor(size / recipe.eval_crop)
         everything = sum(len(images) for images in (self.splits.train, self.splits.val, self.splits.test) if images)

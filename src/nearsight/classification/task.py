@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,18 +14,19 @@ from torch.nn import functional as F
 from nearsight.classification.data import ImageData
 from nearsight.classification.distillation import BothHeads, ask_teacher, distillation_term, load_teacher
 from nearsight.classification.model import build_classifier
-from nearsight.engine.batch_size import BatchTooLargeError, validation_warning
 from nearsight.engine.device import compiles, pick_precision
 from nearsight.engine.distributed import World
 from nearsight.engine.task import Batch, Inputs, ProcessContext
 from nearsight.images.augmentation import Mixing
 from nearsight.images.batch_augment import BatchAugment
 from nearsight.images.batch_mixing import BatchMix
-from nearsight.images.imageset import Splits
+from nearsight.images.imageset import ImageSet, Splits
 from nearsight.recipes.recipe import Recipe
 from nearsight.reports.page import Page
 from nearsight.runs.layout import CLASSES, TRAIN_IMAGES
 
+_FEW_IMAGES = 100
+_NAMED = 5
 _LARGEST_GROUP = 16  # images that share a mixing decision; small enough for any sensible number of processes
 
 
@@ -46,27 +48,14 @@ def _mixing(recipe: Recipe, group: int) -> Mixing:
     )
 
 
-def open_task(recipe: Recipe, *, fit_batch: bool = False) -> ClassificationTask:
-    """The recipe's task; with `fit_batch`, or `batch_auto`, with a batch that suits its data."""
-    allowed = recipe.with_changes(batch_auto=recipe.batch_auto or fit_batch)
-    try:
-        task = ClassificationTask(allowed)
-    except BatchTooLargeError as error:
-        if not allowed.batch_auto:
-            raise
-        task = ClassificationTask(allowed.with_changes(batch=error.fits))
-    task.recipe = task.recipe.with_changes(batch_auto=recipe.batch_auto)
-    return task
-
-
 class ClassificationTask:
     """Top-1 accuracy on an image source, by any of our models or timm's."""
 
     selection = "top1"
 
-    def __init__(self, recipe: Recipe, splits: Splits | None = None) -> None:
-        self.recipe = recipe
-        self.data = ImageData(recipe, splits)
+    def __init__(self, recipe: Recipe, splits: Splits | None = None, *, fit_batch: bool = False) -> None:
+        self.data = ImageData(recipe, splits, fit_batch=fit_batch)
+        self.recipe = recipe = self.data.recipe
         self.num_classes = len(self.data.classes)
         if self.num_classes < 2:
             raise ValueError(f"classification needs at least two classes; {recipe.data} has {self.num_classes}")
@@ -200,3 +189,19 @@ class ClassificationTask:
         from nearsight.classification.report import classification_pages
 
         return classification_pages(model, self.data, records, context)
+
+
+def validation_warning(images: ImageSet) -> str | None:
+    """A sentence where a validation set is small, or lacks a class: how far its accuracy can be trusted."""
+    counts = np.bincount(images.labels, minlength=len(images.classes))
+    lacking = [name for name, count in zip(images.classes, counts, strict=True) if not count]
+    if len(images) >= _FEW_IMAGES and not lacking:
+        return None
+    shown = ", ".join(lacking[:_NAMED]) + (f" and {len(lacking) - _NAMED} more classes" if lacking[_NAMED:] else "")
+    # The error of a share p of n images is √(p(1 − p)/n), largest at one half.
+    error = 100 * math.sqrt(0.25 / len(images))
+    return (
+        f"warning: {len(images)} validation images{f', none of {shown}' if lacking else ''}: accuracy on them has a "
+        f"standard error of up to {error:.1f} points, and smaller differences are chance; add images, or raise "
+        "--val-fraction where they are taken from the training set"
+    )

@@ -99,7 +99,7 @@ def _print_lines(name: str, process: subprocess.Popen) -> None:
 
 def train_one(out: str, name: str, seed: int, epochs: float) -> None:
     """Train one of the two, in a process of its own."""
-    from nearsight.engine.progress import make_progress
+    from nearsight.engine.callbacks import make_progress
     from nearsight.engine.training import train
     from nearsight.recipes.files import resolve_recipe
     from nearsight.runs.exits import reported
@@ -111,7 +111,7 @@ def train_one(out: str, name: str, seed: int, epochs: float) -> None:
     recipe = resolve_recipe("small", None, changes)
     with reported():
         folder = RunFolder(Path(out) / name.lower())
-        train(recipe, folder, audience=lambda trainer: [make_progress(trainer.total_steps, style="plain")])
+        train(recipe, folder, callbacks=lambda trainer: [make_progress(trainer.total_steps, style="plain")])
 
 
 def compare_two(summaries: dict[str, dict[str, Any]], num_test: int) -> str:

@@ -11,14 +11,14 @@ from cyclopts import App, Parameter
 from nearsight.cli.training import resumable
 
 if TYPE_CHECKING:
-    from nearsight.engine.callbacks import Listener
+    from nearsight.engine.callbacks import Callback
     from nearsight.engine.trainer import Trainer
 
 app = App(name="detect", help="Train detectors on images with boxes, measure them and use them.")
 
 
-def _audience(trainer: Trainer) -> list[Listener]:
-    from nearsight.engine.progress import make_progress
+def _callbacks(trainer: Trainer) -> list[Callback]:
+    from nearsight.engine.callbacks import make_progress
     from nearsight.engine.trackers import make_trackers
 
     progress = make_progress(trainer.total_steps)
@@ -103,7 +103,7 @@ def train(
         check_trackers(resolved)
         fit_batch = "batch" not in {**(read_changes(config) if config else {}), **flags}
     with resumable(folder.path):
-        summary = train_run(resolved, folder, audience=_audience, override=override, fit_batch=fit_batch)
+        summary = train_run(resolved, folder, callbacks=_callbacks, override=override, fit_batch=fit_batch)
     if "test" in summary:
         _print_values("test", summary["test"])
     _print_unread(summary.get("problems", []))

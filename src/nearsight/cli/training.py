@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from nearsight.cli.recipe_options import DEFAULT_RECIPE, ChangeFlags, RecipeFlags, given_flags
 
 if TYPE_CHECKING:
-    from nearsight.engine.callbacks import Listener
+    from nearsight.engine.callbacks import Callback
     from nearsight.engine.trainer import Trainer
     from nearsight.recipes.recipe import Recipe
 
@@ -194,7 +194,7 @@ def resumable(path: Path) -> Iterator[None]:
 
 
 def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str | None, fit_batch: bool = False) -> int:
-    from nearsight.engine.progress import make_progress
+    from nearsight.engine.callbacks import make_progress
     from nearsight.engine.trackers import check_trackers, make_trackers
     from nearsight.engine.training import train as train_run
     from nearsight.recipes.files import describe_changes
@@ -202,12 +202,12 @@ def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str 
     from nearsight.runs.folder import RunFolder
 
     check_trackers(recipe)
-    selections: list[str] = []  # only the process that leads has an audience
+    selections: list[str] = []  # only the main process has callbacks
 
-    def audience(trainer: Trainer) -> list[Listener]:
+    def callbacks(trainer: Trainer) -> list[Callback]:
         used = trainer.recipe  # its batch may be another, that suits the data
         selections.append(trainer.task.selection)
-        members: list[Listener] = [make_progress(trainer.total_steps, style=show)]
+        members: list[Callback] = [make_progress(trainer.total_steps, style=show)]
         members.extend(make_trackers(used, path))
         if base is not None:
             for line in describe_changes(named_recipe(base), used):
@@ -217,7 +217,7 @@ def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str 
         return members
 
     with resumable(path):
-        summary = train_run(recipe, RunFolder(path), audience=audience, override=override, fit_batch=fit_batch)
+        summary = train_run(recipe, RunFolder(path), callbacks=callbacks, override=override, fit_batch=fit_batch)
     if selections and show != "quiet":
         _print_summary(summary, path, show, selections[0])
     return 0

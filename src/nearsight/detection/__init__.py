@@ -40,9 +40,9 @@ def _recognises(source: str) -> bool:
 
 
 def _open_task(recipe: Recipe, *, fit_batch: bool = False) -> DetectionTask:
-    from nearsight.detection.task import open_task
+    from nearsight.detection.task import DetectionTask
 
-    return open_task(recipe, fit_batch=fit_batch)
+    return DetectionTask(recipe, fit_batch=fit_batch)
 
 
 def _evaluate(*arguments: Any, **named: Any) -> Evaluation:

@@ -36,13 +36,12 @@ class EvalBatch:
 class DetectionData:
     """The detection sets of a recipe, and batches of them."""
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, *, fit_batch: bool = False) -> None:
         if not recipe.data:
             raise ValueError("no data was given: name a folder of images with boxes, or 'bccd', which comes along")
-        self.recipe = recipe
         self.splits = _chosen(recipe)
         train = self.splits.train
-        check_batch(recipe, len(train))
+        self.recipe = recipe = check_batch(recipe, len(train), fit=fit_batch)
         self.settings = ViewSettings(
             size=(recipe.image_height or recipe.image_size, recipe.image_size),
             smallest_scale=recipe.smallest_scale,

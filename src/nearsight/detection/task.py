@@ -21,7 +21,6 @@ from nearsight.detection.outputs import DetectorOutputs, detection_loss, postpro
 from nearsight.detection.retinanet import RetinaNet, backbone_of, build_retinanet, create_detector
 from nearsight.detection.views import View, boxes_in_image
 from nearsight.detection.vit_backbone import ViTBackbone
-from nearsight.engine.batch_size import BatchTooLargeError
 from nearsight.engine.task import Batch, Inputs, ProcessContext
 from nearsight.recipes.files import thaw
 from nearsight.recipes.recipe import Recipe
@@ -34,30 +33,17 @@ from nearsight.weights.loading import load_weights
 _CLASSIFIER_HEADS = ("fc", "head", "head_dist")
 
 
-def open_task(recipe: Recipe, *, fit_batch: bool = False) -> DetectionTask:
-    """The recipe's task; with `fit_batch`, or `batch_auto`, with a batch that suits its data."""
-    allowed = recipe.with_changes(batch_auto=recipe.batch_auto or fit_batch)
-    try:
-        task = DetectionTask(allowed)
-    except BatchTooLargeError as error:
-        if not allowed.batch_auto:
-            raise
-        task = DetectionTask(allowed.with_changes(batch=error.fits))
-    task.recipe = task.recipe.with_changes(batch_auto=recipe.batch_auto)
-    return task
-
-
 class DetectionTask:
     """COCO's mAP on images with boxes, by a RetinaNet."""
 
     selection = "mAP"
     batch_multiple = 1
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, *, fit_batch: bool = False) -> None:
         if recipe.teacher:
             raise ValueError("detection does not learn from a teacher; leave out teacher and distillation")
-        self.recipe = recipe
-        self.data = DetectionData(recipe)
+        self.data = DetectionData(recipe, fit_batch=fit_batch)
+        self.recipe = self.data.recipe
         self.num_classes = len(self.data.splits.train.classes)
 
     @property

@@ -1,28 +1,11 @@
-"""Sets that are small: training sets that cannot fill a batch, validation sets that cannot tell models apart."""
+"""The batch: whether a training set fills it, and how processes and micro-batches share it."""
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-
-from nearsight.images.imageset import ImageSet
+from nearsight.engine.distributed import World
 from nearsight.recipes.recipe import Recipe
 
-_FEW = 100
 _UPDATES = 4  # in an epoch
-_NAMED = 5
-
-
-class BatchTooLargeError(ValueError):
-    """A batch that the training set cannot fill, with one that it can: ``fits``."""
-
-    def __init__(self, recipe: Recipe, count: int) -> None:
-        self.fits = fitting_batch(count)
-        super().__init__(
-            f"batch {recipe.batch} is larger than the {count} training images; use --batch {self.fits}, for example, "
-            "or --batch auto"
-        )
 
 
 def fitting_batch(count: int) -> int:
@@ -30,26 +13,47 @@ def fitting_batch(count: int) -> int:
     return max(2, 2 ** (count.bit_length() - 3))
 
 
-def check_batch(recipe: Recipe, count: int) -> None:
-    """A training set fills at least one batch; with ``batch_auto`` four, where a smaller batch can bring that about."""
+def check_batch(recipe: Recipe, count: int, *, fit: bool = False) -> Recipe:
+    """``recipe``, once it is known that ``count`` training images fill its batch.
+
+    With ``fit``, or ``batch_auto``, a set that does not fill four batches gets smaller ones.
+    """
     if count < 2:
         raise ValueError(f"there {'is one training image' if count else 'are no training images'}; two are the least")
-    few = recipe.batch_auto and count < _UPDATES * recipe.batch and fitting_batch(count) < recipe.batch
-    if count < recipe.batch or few:
-        raise BatchTooLargeError(recipe, count)
+    fits = fitting_batch(count)
+    if (fit or recipe.batch_auto) and count < _UPDATES * recipe.batch and fits < recipe.batch:
+        return recipe.with_changes(batch=fits)
+    if count < recipe.batch:
+        raise ValueError(
+            f"batch {recipe.batch} is larger than the {count} training images; use --batch {fits}, for example, "
+            "or --batch auto"
+        )
+    return recipe
 
 
-def validation_warning(images: ImageSet) -> str | None:
-    """A sentence where a validation set is small, or lacks a class: how far its accuracy can be trusted."""
-    counts = np.bincount(images.labels, minlength=len(images.classes))
-    lacking = [name for name, count in zip(images.classes, counts, strict=True) if not count]
-    if len(images) >= _FEW and not lacking:
-        return None
-    shown = ", ".join(lacking[:_NAMED]) + (f" and {len(lacking) - _NAMED} more classes" if lacking[_NAMED:] else "")
-    # The error of a share p of n images is √(p(1 − p)/n), largest at one half.
-    error = 100 * math.sqrt(0.25 / len(images))
-    return (
-        f"warning: {len(images)} validation images{f', none of {shown}' if lacking else ''}: accuracy on them has a "
-        f"standard error of up to {error:.1f} points, and smaller differences are chance; add images, or raise "
-        "--val-fraction where they are taken from the training set"
-    )
+def cut_batch(recipe: Recipe, world: World, multiple: int) -> tuple[int, int]:
+    """(micro-batch, micro-batches per update) of one process, or an error that lists what would fit."""
+    if recipe.batch % (world.size * multiple):
+        fits = [n for n in range(1, recipe.batch + 1) if recipe.batch % (n * multiple) == 0]
+        shown = ", ".join(str(n) for n in fits[:12])
+        whole = world.size * multiple
+        groups = f" in groups of {multiple}, which mixup and cutmix need" if multiple > 1 else ""
+        raise ValueError(
+            f"a batch of {recipe.batch} cannot be shared by {world.size} processes{groups}; use --batch "
+            f"{-(-recipe.batch // whole) * whole}, or a number of processes that fits: {shown}"
+        )
+    share = recipe.batch // world.size
+    micro = recipe.micro_batch or share
+    if micro > share or share % micro or micro % multiple:
+        fits = [n for n in range(multiple, share + 1, multiple) if share % n == 0]
+        raise ValueError(
+            f"micro_batch {micro} does not fit the {share} images of each process; "
+            f"sizes that fit: {', '.join(str(n) for n in fits)}"
+        )
+    return micro, share // micro
+
+
+def smaller_micro_batch(micro: int, multiple: int) -> int | None:
+    """The largest micro-batch below ``micro`` that divides it in whole groups; None when there is none."""
+    parts = next((n for n in range(2, micro + 1) if micro % n == 0 and (micro // n) % multiple == 0), None)
+    return micro // parts if parts else None

@@ -1,13 +1,28 @@
-"""Who hears of a run while it goes on: the terminal, TensorBoard, W&B. None of them can stop it."""
+"""Callbacks hear of a run while it goes on; none of them can stop it. Here are those that print.
+
+On a terminal a live line, plain lines elsewhere, JSON lines or warnings alone on request.
+"""
 
 from __future__ import annotations
 
+import sys
+import time
 import warnings
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from nearsight.reports.words import measured
+from nearsight.runs.metrics_log import json_line
+from nearsight.text import one_line
+
+_PLAIN_SECONDS = 10.0
+_MOST_MEASURES = 3
 
 
-class Listener(Protocol):
+class Callback(Protocol):
     """Records are what goes into metrics.jsonl; notes are sentences for a person."""
 
     def record(self, record: dict[str, Any]) -> None: ...
@@ -17,25 +32,166 @@ class Listener(Protocol):
     def close(self) -> None: ...
 
 
-class Listeners:
-    """Passes everything on; one that fails is dropped with a warning and the run goes on."""
+class CallbackList:
+    """Calls all of them; one that fails is dropped with a warning and the run goes on."""
 
-    def __init__(self, members: Iterable[Listener] = ()) -> None:
+    def __init__(self, members: Iterable[Callback] = ()) -> None:
         self._members = list(members)
 
     def record(self, record: dict[str, Any]) -> None:
-        self._tell("record", record)
+        self._call("record", record)
 
     def note(self, text: str) -> None:
-        self._tell("note", text)
+        self._call("note", text)
 
     def close(self) -> None:
-        self._tell("close")
+        self._call("close")
 
-    def _tell(self, what: str, *arguments: Any) -> None:
+    def _call(self, method: str, *arguments: Any) -> None:
         for member in list(self._members):
             try:
-                getattr(member, what)(*arguments)
+                getattr(member, method)(*arguments)
             except Exception as error:
                 self._members.remove(member)
                 warnings.warn(f"{type(member).__name__} failed and is left out from here on: {error}", stacklevel=3)
+
+
+def make_progress(total_steps: int, style: str = "auto") -> Callback:
+    """``auto`` is live on a terminal and plain elsewhere; ``plain``, ``json`` and ``quiet`` are what they say."""
+    if style == "json":
+        return JsonProgress(sys.stdout)
+    if style == "quiet":
+        return QuietProgress(sys.stderr)
+    if style == "auto" and sys.stdout.isatty():
+        return LiveProgress(total_steps)
+    return PlainProgress(total_steps, sys.stdout)
+
+
+class _Eta:
+    """Seconds to the end, from the pace of this process alone (a resumed run starts its clock anew)."""
+
+    def __init__(self, total_steps: int) -> None:
+        self.total_steps = total_steps
+        self._first: tuple[int, float] | None = None
+
+    def __call__(self, step: int) -> float | None:
+        now = time.monotonic()
+        if self._first is None:
+            self._first = (step, now)
+        done, seconds = step - self._first[0], now - self._first[1]
+        return seconds / done * (self.total_steps - step) if done > 0 else None
+
+
+def describe_training(record: dict[str, Any], total_steps: int, eta: float | None) -> str:
+    """One training record as one line."""
+    parts = [
+        f"epoch {record['epoch']:.1f}",
+        f"step {record['step']}/{total_steps}",
+        f"loss {float(record['loss']):.4f}",
+        f"lr {record['lr']:.2e}",
+        f"{record['images_per_second']:.0f} images/s",
+        f"data wait {100 * record['data_wait']:.0f} %",
+    ]
+    if "memory" in record:
+        parts.append(f"{record['memory'] / 2**30:.1f} GiB")
+    if record["skipped"]:
+        parts.append(f"{record['skipped']} skipped")
+    if eta is not None:
+        parts.append(f"ETA {_duration(eta)}")
+    return "  ".join(parts)
+
+
+def describe_evaluation(record: dict[str, Any]) -> str:
+    """One evaluation as one line: the first measures of the weights and of their average; metrics.jsonl has all."""
+    values = {name: value for name, value in record.items() if isinstance(value, float) and name != "epoch"}
+    parts = [f"epoch {record['epoch']:.1f}"]
+    for prefix, whose in (("val_", "val"), ("ema_val_", "averaged val")):
+        chosen = [(name, value) for name, value in values.items() if name.startswith(prefix)][:_MOST_MEASURES]
+        parts += [f"{whose} {measured(name.removeprefix(prefix), value)}" for name, value in chosen]
+    return "  ".join(parts)
+
+
+class PlainProgress:
+    """Lines for logs: each evaluation, and training every ten seconds."""
+
+    def __init__(self, total_steps: int, stream: TextIO) -> None:
+        self._stream, self._total, self._eta = stream, total_steps, _Eta(total_steps)
+        self._last = float("-inf")
+
+    def record(self, record: dict[str, Any]) -> None:
+        if record["kind"] == "eval":
+            self.note(describe_evaluation(record))
+            return
+        eta = self._eta(record["step"])
+        if time.monotonic() - self._last > _PLAIN_SECONDS:
+            self._last = time.monotonic()
+            self.note(describe_training(record, self._total, eta))
+
+    def note(self, text: str) -> None:
+        print(one_line(text), file=self._stream, flush=True)
+
+    def close(self) -> None:
+        self._stream.flush()
+
+
+class LiveProgress:
+    """One bar that stays at the bottom; evaluations and notes scroll by above it."""
+
+    def __init__(self, total_steps: int) -> None:
+        self._console = Console()
+        self._total, self._eta = total_steps, _Eta(total_steps)
+        self._bar = Progress(BarColumn(bar_width=24), TextColumn("{task.description}"), console=self._console)
+        self._task = self._bar.add_task("starting", total=total_steps)
+        self._bar.start()
+
+    def record(self, record: dict[str, Any]) -> None:
+        if record["kind"] == "eval":
+            self.note(describe_evaluation(record))
+        else:
+            text = describe_training(record, self._total, self._eta(record["step"]))
+            self._bar.update(self._task, completed=record["step"], description=text)
+
+    def note(self, text: str) -> None:
+        self._console.print(one_line(text), markup=False, highlight=False)
+
+    def close(self) -> None:
+        self._bar.stop()
+
+
+class JsonProgress:
+    """Every record and note as a JSON line."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def record(self, record: dict[str, Any]) -> None:
+        print(json_line(record), file=self._stream, flush=True)
+
+    def note(self, text: str) -> None:
+        self.record({"kind": "note", "text": text})
+
+    def close(self) -> None:
+        self._stream.flush()
+
+
+class QuietProgress:
+    """Warnings only."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def record(self, record: dict[str, Any]) -> None:
+        return
+
+    def note(self, text: str) -> None:
+        if text.startswith("warning"):
+            print(one_line(text), file=self._stream, flush=True)
+
+    def close(self) -> None:
+        self._stream.flush()
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

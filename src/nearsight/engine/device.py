@@ -1,4 +1,4 @@
-"""From what a recipe allows to what this machine does: device, arithmetic, and how a global batch is cut."""
+"""From what a recipe allows to what this machine does: device, arithmetic, compilation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 
 import torch
 
-from nearsight.engine.distributed import World
 from nearsight.recipes.recipe import Recipe
 
 
@@ -37,34 +36,6 @@ def pick_precision(wish: str, device: torch.device) -> torch.dtype:
 def compiles(recipe: Recipe, device: torch.device) -> bool:
     """Whether torch.compile is used: on request, and on GPUs unless it is declined."""
     return recipe.compile == "on" or (recipe.compile == "auto" and device.type == "cuda")
-
-
-def cut_batch(recipe: Recipe, world: World, multiple: int) -> tuple[int, int]:
-    """(micro-batch, micro-batches per update) of one process, or an error that lists what would fit."""
-    if recipe.batch % (world.size * multiple):
-        fits = [n for n in range(1, recipe.batch + 1) if recipe.batch % (n * multiple) == 0]
-        shown = ", ".join(str(n) for n in fits[:12])
-        whole = world.size * multiple
-        groups = f" in groups of {multiple}, which mixup and cutmix need" if multiple > 1 else ""
-        raise ValueError(
-            f"a batch of {recipe.batch} cannot be shared by {world.size} processes{groups}; use --batch "
-            f"{-(-recipe.batch // whole) * whole}, or a number of processes that fits: {shown}"
-        )
-    share = recipe.batch // world.size
-    micro = recipe.micro_batch or share
-    if micro > share or share % micro or micro % multiple:
-        fits = [n for n in range(multiple, share + 1, multiple) if share % n == 0]
-        raise ValueError(
-            f"micro_batch {micro} does not fit the {share} images of each process; "
-            f"sizes that fit: {', '.join(str(n) for n in fits)}"
-        )
-    return micro, share // micro
-
-
-def smaller_micro_batch(micro: int, multiple: int) -> int | None:
-    """The largest micro-batch below ``micro`` that divides it in whole groups; None when there is none."""
-    parts = next((n for n in range(2, micro + 1) if micro % n == 0 and (micro // n) % multiple == 0), None)
-    return micro // parts if parts else None
 
 
 def prepare_torch(recipe: Recipe, device: torch.device) -> None:

@@ -1,4 +1,7 @@
-"""Several processes under torchrun: joining, agreeing, and dying together. One process is a world of size one."""
+"""Several processes under torchrun: collectives, joining and leaving, and parameters sharded over them (FSDP2).
+
+One process is a world of size one.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+import torch.distributed.checkpoint.state_dict as dcp
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.rendezvous import rendezvous
+from torch.distributed.tensor import DTensor
 
 from nearsight.engine.signals import die_with_parent
+
+_FULL = dcp.StateDictOptions(full_state_dict=True, cpu_offload=True)
+_SCATTERED = dcp.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
 
 
 @dataclass(frozen=True)
@@ -25,16 +35,16 @@ class World:
     local_rank: int = 0
 
     @property
-    def leads(self) -> bool:
+    def is_main(self) -> bool:
         return self.rank == 0
 
-    def agree(self, *wishes: bool) -> tuple[bool, ...]:
-        """Each wish is granted to all when any process has it. On the host: the device is not waited for."""
+    def any_process(self, *flags: bool) -> tuple[bool, ...]:
+        """For each flag whether it is set on any process. On the host: the device is not waited for."""
         if self.size == 1:
-            return wishes
-        votes = torch.tensor([float(wish) for wish in wishes])
-        dist.all_reduce(votes, dist.ReduceOp.MAX)
-        return tuple(bool(vote) for vote in votes.tolist())
+            return flags
+        values = torch.tensor([float(flag) for flag in flags])
+        dist.all_reduce(values, dist.ReduceOp.MAX)
+        return tuple(bool(value) for value in values.tolist())
 
     def average(self, values: Tensor) -> None:
         """In place, over all processes."""
@@ -42,7 +52,7 @@ class World:
             dist.all_reduce(values)
             values /= self.size
 
-    def largest(self, values: Tensor) -> None:
+    def maximum(self, values: Tensor) -> None:
         """In place, over all processes."""
         if self.size > 1:
             dist.all_reduce(values, dist.ReduceOp.MAX)
@@ -52,15 +62,15 @@ class World:
         if self.size > 1:
             dist.all_reduce(values)
 
-    def tell(self, value: int) -> int:
-        """The leading process's ``value``, on every process."""
+    def broadcast(self, value: int) -> int:
+        """The main process's ``value``, on every process."""
         if self.size == 1:
             return value
         message = torch.tensor([value])
         dist.broadcast(message, src=0)
         return int(message.item())
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         if self.size > 1:
             dist.barrier()
 
@@ -70,8 +80,8 @@ def launched_by_torchrun() -> bool:
 
 
 @contextmanager
-def joined_world(device_type: str, timeout_seconds: float = 600.0) -> Iterator[World]:
-    """Join the processes that torchrun started, or stand alone."""
+def join_processes(device_type: str, timeout_seconds: float = 600.0) -> Iterator[World]:
+    """Join the processes that torchrun started; a world of one process without it."""
     if not launched_by_torchrun():
         yield World()
         return
@@ -94,3 +104,57 @@ def joined_world(device_type: str, timeout_seconds: float = 600.0) -> Iterator[W
         yield World(rank, size, local_rank)
     finally:
         dist.destroy_process_group()
+
+
+def shard(model: nn.Module) -> None:
+    """Split ``model`` in place: each block of a module list on its own, then the rest."""
+    for container in model.modules():
+        if isinstance(container, nn.ModuleList):
+            for block in container:
+                fully_shard(block)
+    # The default leaves the outermost parameters whole after a forward pass, where saving would not find them.
+    fully_shard(model, reshard_after_forward=True)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    return isinstance(model, FSDPModule)
+
+
+def full_tensor(value: Tensor) -> Tensor:
+    """A sharded scalar (a gradient norm) as an ordinary tensor, equal on all processes."""
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def gather_model(model: nn.Module) -> dict[str, Tensor]:
+    """Full weights on the CPU of the first process; all processes must call."""
+    weights: dict[str, Any] = dcp.get_model_state_dict(model, options=_FULL)
+    return dict(weights)
+
+
+def scatter_model(model: nn.Module, weights: dict[str, Tensor]) -> None:
+    state: dict[str, Any] = dict(weights)
+    dcp.set_model_state_dict(model, state, options=_SCATTERED)
+
+
+def gather_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The same ``parameter name/key`` names as an unsharded run gives."""
+    everything: dict[str, Any] = dict(dcp.get_optimizer_state_dict(model, optimizer, options=_FULL))
+    state: dict[str, dict[str, Any]] = everything.get("state", {})
+    return {
+        f"{name}/{key}": value
+        for name, entries in state.items()
+        for key, value in entries.items()
+        if isinstance(value, Tensor)
+    }
+
+
+def scatter_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
+    state: dict[str, Any] = {}
+    for full_name, value in tensors.items():
+        name, _, key = full_name.rpartition("/")
+        state.setdefault(name, {})[key] = value
+    rates = [group["lr"] for group in optimizer.param_groups]
+    groups = dcp.get_optimizer_state_dict(model, optimizer)["param_groups"]
+    dcp.set_optimizer_state_dict(model, optimizer, {"state": state, "param_groups": groups}, options=_SCATTERED)
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate  # loading put copies here; the schedule writes into the originals

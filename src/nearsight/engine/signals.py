@@ -1,4 +1,4 @@
-"""Stopping politely: the first signal sets a flag that the loop reads at the border of a step, the second leaves."""
+"""The first signal to stop sets a flag that the loop reads between two steps; a second Ctrl-C leaves at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import FrameType
 
 from nearsight.runs.exits import INTERRUPTED
 
-_POLITE = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+_STOPPING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -32,7 +32,7 @@ class StopRequest:
 
 
 @contextmanager
-def listening() -> Iterator[StopRequest]:
+def stop_on_signals() -> Iterator[StopRequest]:
     """Route SIGTERM, SIGINT and SIGUSR1 to a ``StopRequest`` and restore the old handlers afterwards.
 
     Outside the main thread Python cannot install handlers; the request then simply never fires.
@@ -40,7 +40,7 @@ def listening() -> Iterator[StopRequest]:
     request = StopRequest()
     previous = {}
     try:
-        for number in _POLITE:
+        for number in _STOPPING:
             previous[number] = signal.signal(number, request._receive)
     except ValueError:
         previous.clear()

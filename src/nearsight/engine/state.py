@@ -1,29 +1,49 @@
-"""What is being trained: the model, its average, its optimiser, and the module that is called, on their device."""
+"""What a run trains and saves: model, weight average and optimiser as tensors, and where the run stands as JSON."""
 
 from __future__ import annotations
 
 import copy
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from nearsight.engine.distributed import World
-from nearsight.engine.optimizer import build_optimizer
-from nearsight.engine.sharding import shard
+from nearsight.engine.distributed import (
+    World,
+    gather_model,
+    gather_optimizer,
+    is_sharded,
+    scatter_model,
+    scatter_optimizer,
+    shard,
+)
+from nearsight.engine.optimizer import AveragedModel, build_optimizer, optimizer_tensors, restore_optimizer
 from nearsight.engine.task import Task
-from nearsight.engine.weight_average import AveragedModel
-from nearsight.randomness import hash32
+from nearsight.randomness import INITIALISATION_STREAM, hash32
 from nearsight.recipes.recipe import Recipe
+from nearsight.runs.layout import AVERAGE, MODEL, OPTIMIZER
 
-_INITIALISATION_SEED = 1
+
+@dataclass
+class Progress:
+    """Where a run stands; the part of its state that is JSON."""
+
+    step: int = 0
+    skipped: int = 0
+    skipped_in_a_row: int = 0
+    pending: list[list[float]] = field(default_factory=list)
+    """Loss and gradient norm of the steps that are not in the log yet."""
+    best: dict[str, Any] | None = None
+    seconds: float = 0.0
 
 
-class Workbench:
-    """Fresh weights from the recipe's seed, equal on every process."""
+class TrainState:
+    """The model with fresh weights from the recipe's seed, equal on every process, and what is trained beside it."""
 
     def __init__(self, task: Task, recipe: Recipe, world: World, device: torch.device) -> None:
-        torch.manual_seed(hash32(recipe.seed, _INITIALISATION_SEED))
+        torch.manual_seed(hash32(recipe.seed, INITIALISATION_STREAM))
         memory = torch.channels_last if recipe.channels_last else torch.preserve_format
         self.model = task.build_model().to(device).to(memory_format=memory)
         if recipe.sync_batch_norm and world.size > 1:
@@ -38,6 +58,45 @@ class Workbench:
         self.lr = torch.zeros((), device=device)  # on the device, so that a captured step reads it anew
         self.optimizer = build_optimizer(self.model, recipe, self.lr)
         self.module = task.training_module(self.model)
+        """What is called in training."""
         if world.size > 1 and not sharded:
             ids = [device.index] if device.type == "cuda" else None
             self.module = DistributedDataParallel(self.module, device_ids=ids, gradient_as_bucket_view=True)
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """Weights, optimiser state and averaged weights under names that do not depend on the number of processes.
+
+        With sharded parameters every process must call it: it gathers them.
+        """
+        if is_sharded(self.model):
+            tensors = {MODEL: gather_model(self.model), OPTIMIZER: gather_optimizer(self.model, self.optimizer)}
+            if self.averaged is not None:
+                tensors[AVERAGE] = gather_model(self.averaged.model)
+            return tensors
+        tensors = {MODEL: dict(self.model.state_dict()), OPTIMIZER: optimizer_tensors(self.model, self.optimizer)}
+        if self.averaged is not None:
+            tensors[AVERAGE] = dict(self.averaged.model.state_dict())
+        return tensors
+
+    def load_tensors(self, tensors: dict[str, dict[str, Tensor]]) -> None:
+        """Put back what ``tensors`` gave; ``ValueError`` when it belongs to another model."""
+        try:
+            average = tensors.get(AVERAGE, tensors[MODEL])  # an average may begin with a resumption
+            if is_sharded(self.model):
+                scatter_model(self.model, tensors[MODEL])
+                scatter_optimizer(self.model, self.optimizer, tensors[OPTIMIZER])
+                if self.averaged is not None:
+                    scatter_model(self.averaged.model, average)
+                return
+            self.model.load_state_dict(tensors[MODEL])
+            restore_optimizer(self.model, self.optimizer, tensors[OPTIMIZER])
+            if self.averaged is not None:
+                self.averaged.model.load_state_dict(average)
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise ValueError(str(error).splitlines()[0]) from error
+
+    def expected_bytes(self) -> int:
+        """The size of a checkpoint, also before the optimiser has any state."""
+        weights = sum(value.numel() * value.element_size() for value in self.model.state_dict().values())
+        moments = 2 if isinstance(self.optimizer, torch.optim.AdamW) else 1
+        return weights * (1 + moments + (self.averaged is not None))

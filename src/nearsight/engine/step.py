@@ -1,7 +1,7 @@
 """One update: augmentation, forward, backward, clipping, optimiser and average, without asking the device anything.
 
-Losses, gradient norms and the verdict on each step stay on the device in a small ring until someone reads it. A step
-whose loss or gradient is not finite is skipped there and then, by the fused optimiser's own switch. On CUDA the whole
+Losses, gradient norms and whether each step was skipped stay on the device in a small ring until it is read. A step
+whose loss or gradient is not finite is skipped on the device, by the fused optimiser's own switch. On CUDA the whole
 update can be captured in a graph and replayed: what changes from step to step lives in fixed buffers.
 """
 
@@ -18,9 +18,8 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from nearsight.engine.distributed import World
-from nearsight.engine.sharding import whole
-from nearsight.engine.state import Workbench
+from nearsight.engine.distributed import World, full_tensor
+from nearsight.engine.state import TrainState
 from nearsight.engine.task import Batch, Inputs, Task
 
 _WARM_UP_STEPS = 3  # real steps run before a capture: they compile, choose kernels and make the optimiser's state
@@ -28,7 +27,7 @@ _LARGEST_SCALE, _GROWTH_INTERVAL = 2.0**16, 2000
 
 
 @dataclass(frozen=True)
-class StepReading:
+class StepResult:
     """What one update did."""
 
     loss: float
@@ -55,20 +54,14 @@ class StepSettings:
 class TrainStep:
     """Call it once per step; ``read`` gives what happened since the last reading."""
 
-    def __init__(
-        self,
-        task: Task,
-        bench: Workbench,
-        settings: StepSettings,
-        world: World,
-    ) -> None:
+    def __init__(self, task: Task, state: TrainState, settings: StepSettings, world: World) -> None:
         self.settings, self.world, self.task = settings, world, task
-        self.model, self.module = bench.model, bench.module
-        self.optimizer, self.averaged = bench.optimizer, bench.averaged
-        self.parameters = [p for group in bench.optimizer.param_groups for p in group["params"]]
-        self.statistics = [b for b in bench.module.buffers() if b.is_floating_point()]  # of batch norms
+        self.model, self.module = state.model, state.module
+        self.optimizer, self.averaged = state.optimizer, state.averaged
+        self.parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
+        self.statistics = [b for b in state.module.buffers() if b.is_floating_point()]  # of batch norms
         device = settings.device
-        self.lr = bench.lr
+        self.lr = state.lr
         self.ema_weight = torch.zeros((), device=device)
         self.step_number = torch.zeros((), dtype=torch.int64, device=device)
         self.ring = torch.zeros(4, settings.window, device=device)  # loss, gradient norm, skipped, overflow
@@ -78,7 +71,7 @@ class TrainStep:
         self.growth = torch.zeros((), device=device)
         self.pending = 0
         self.steps_run = 0
-        self._forward: Any = torch.compile(bench.module, dynamic=False) if settings.compile else bench.module
+        self._forward: Any = torch.compile(state.module, dynamic=False) if settings.compile else state.module
         self._graph: torch.cuda.CUDAGraph | None = None
         self._side: torch.cuda.Stream | None = None
         self._buffers: list[dict[str, Tensor]] = []  # of the last batch
@@ -102,7 +95,7 @@ class TrainStep:
         self.pending += 1
         self.steps_run += 1
 
-    def read(self) -> list[StepReading]:
+    def read(self) -> list[StepResult]:
         """Wait for the device and empty the ring. Over several processes the losses are averaged: all must call."""
         if not self.pending:
             return []
@@ -111,7 +104,7 @@ class TrainStep:
             self.world.average(values[0])
         self.pending = 0
         rows = values.cpu().T.tolist()
-        return [StepReading(loss, norm, bool(skipped), bool(overflow)) for loss, norm, skipped, overflow in rows]
+        return [StepResult(loss, norm, bool(skipped), bool(overflow)) for loss, norm, skipped, overflow in rows]
 
     def diagnosis(self) -> str:
         """In words, which gradients of the last batch are not finite; empty where all is well with it.
@@ -129,11 +122,11 @@ class TrainStep:
         self._unscale()
         self._restore_statistics(statistics, torch.ones((), device=self.settings.device))
         gradients = {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
-        largest = {name: whole(gradient.abs().max()).item() for name, gradient in gradients.items()}
+        largest = {name: full_tensor(gradient.abs().max()).item() for name, gradient in gradients.items()}
         bad = [name for name, size in largest.items() if not math.isfinite(size)]
         if bad:
             return f"{len(bad)} of {len(largest)} gradients are not finite; that of {bad[-1]} is nearest the loss."
-        if not torch.isfinite(whole(get_total_norm(list(gradients.values())))):
+        if not torch.isfinite(full_tensor(get_total_norm(list(gradients.values())))):
             name = max(largest, key=lambda one: largest[one])
             return f"Every gradient is finite, but not their norm: up to {largest[name]:.1e} in {name}."
         return ""
@@ -173,11 +166,11 @@ class TrainStep:
             loss += self._forward_backward(inputs, index, last=index == len(micro_batches) - 1)
         self._unscale()
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        norm = whole(get_total_norm(gradients))
+        norm = full_tensor(get_total_norm(gradients))
         finite = torch.stack([torch.isfinite(norm) & torch.isfinite(loss), torch.isfinite(loss)])
         trouble = 1.0 - finite.float()
         if self.world.size > 1:
-            self.world.largest(trouble)  # all processes judge alike
+            self.world.maximum(trouble)  # all processes skip alike
         bad, lost = trouble
         if self.settings.clip_grad:
             clip_grads_with_norm_(self.parameters, self.settings.clip_grad, norm)

@@ -1,4 +1,4 @@
-"""What the engine needs to know of a task. Classification is one; detection is another; the engine knows neither."""
+"""What the engine needs to know of a task: it knows no classes and no boxes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
+from nearsight.recipes.recipe import Recipe
 from nearsight.reports.page import Page
 
 Inputs = Mapping[str, Tensor]
@@ -24,7 +25,7 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class ProcessContext:
-    """Where a process computes: its device, and its slice of every global batch."""
+    """The device and precision of a process, and its slice of every global batch."""
 
     device: torch.device
     rank: int = 0
@@ -35,6 +36,11 @@ class ProcessContext:
 
 class Task(Protocol):
     """Everything particular to a kind of learning. Built from a recipe; cheap until its methods are called."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe as it is used: its batch may have been fitted to the data."""
+        ...
 
     @property
     def steps_per_epoch(self) -> int:

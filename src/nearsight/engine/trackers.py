@@ -81,7 +81,7 @@ def _lasting_id(file: Path) -> str:
 
 
 class BackgroundTracker:
-    """A listener that hands records to a tracker's thread and never waits for it, but ten seconds at the end."""
+    """A callback that hands records to a tracker's thread and never waits for it, but ten seconds at the end."""
 
     def __init__(self, make: Callable[[], Tracker]) -> None:
         self._records: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()

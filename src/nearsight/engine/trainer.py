@@ -13,26 +13,23 @@ from typing import Any
 
 import torch
 
-from nearsight.engine.callbacks import Listeners
+from nearsight.engine.batch_size import cut_batch, smaller_micro_batch
+from nearsight.engine.callbacks import CallbackList
 from nearsight.engine.clock import Clock
-from nearsight.engine.device import compiles, cut_batch, pick_precision, smaller_micro_batch
-from nearsight.engine.distributed import World
+from nearsight.engine.device import compiles, pick_precision
+from nearsight.engine.distributed import World, is_sharded
 from nearsight.engine.loading_errors import explained_loading
-from nearsight.engine.optimizer import learning_rate
-from nearsight.engine.saving import Keeper, Progress
-from nearsight.engine.sharding import is_sharded
+from nearsight.engine.optimizer import ema_weight, learning_rate
+from nearsight.engine.saving import CheckpointSaver
 from nearsight.engine.signals import StopRequest
-from nearsight.engine.state import Workbench
-from nearsight.engine.step import StepReading, StepSettings, TrainStep
+from nearsight.engine.state import Progress, TrainState
+from nearsight.engine.step import StepResult, StepSettings, TrainStep
 from nearsight.engine.task import Inputs, ProcessContext, Task
-from nearsight.engine.weight_average import ema_weight
-from nearsight.randomness import hash32
+from nearsight.randomness import STEP_STREAM, hash32
 from nearsight.recipes.recipe import Recipe
 from nearsight.runs.exits import DataLoadingError, NonFiniteError, OutOfMemoryError, PreemptedError, RunEnded
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import skipped_step
-
-_STEP_SEED = 2  # what the seed is drawn for, besides the workbench's initialisation
 
 
 class Trainer:
@@ -49,13 +46,13 @@ class Trainer:
         stop: StopRequest,
     ) -> None:
         self.task, self.recipe, self.folder, self.world = task, recipe, folder, world
-        self.device, self.stop, self.listeners = device, stop, Listeners()
+        self.device, self.stop, self.callbacks = device, stop, CallbackList()
         self.total_steps = max(1, round(recipe.total_epochs * task.steps_per_epoch))
         self.eval_interval = max(1, round(recipe.eval_every * task.steps_per_epoch))
         self.micro_batch, self.accumulation = cut_batch(recipe, world, task.batch_multiple)
         self.progress = Progress()
-        self.bench = Workbench(task, recipe, world, device)
-        self.keeper = Keeper(folder, recipe.keep, self.bench, world, self.note)
+        self.state = TrainState(task, recipe, world, device)
+        self.saver = CheckpointSaver(folder, recipe.keep, self.state, world, self.note)
         self.train_step = self._new_step()
         self.clock = Clock()
 
@@ -65,12 +62,12 @@ class Trainer:
         return ProcessContext(self.device, self.world.rank, self.world.size, self.micro_batch, precision)
 
     def close(self) -> None:
-        """Let go of the run's files."""
-        self.keeper.log.release()
+        """Close the run's files."""
+        self.saver.log.release()
 
     def restore(self) -> None:
-        """Take up the folder's newest good checkpoint, where there is one. Before ``run``."""
-        self.progress = self.keeper.resume(self.train_step)
+        """Load the folder's newest good checkpoint, where there is one. Before ``run``."""
+        self.progress = self.saver.resume(self.train_step)
         step, steps = self.progress.step, self.task.steps_per_epoch
         if step > self.total_steps:
             raise ValueError(
@@ -83,15 +80,15 @@ class Trainer:
         if self.progress.step:
             self.note(f"resumed after step {self.progress.step} of {self.total_steps}")
         self.clock = Clock(self.progress.seconds)
-        self.bench.module.train()
+        self.state.module.train()
         while self.progress.step < self.total_steps:
             try:
                 self._train_from(self.progress.step)
             except torch.OutOfMemoryError as error:
                 self._shrink(error)
-        if self.keeper.unsaved is not None:
+        if self.saver.unsaved is not None:
             self._save()  # the disk may have room by now
-        self.keeper.require_saved()
+        self.saver.require_saved()
 
     def _train_from(self, step: int) -> None:
         with contextlib.closing(self._feed(step)) as feed:
@@ -99,18 +96,18 @@ class Trainer:
                 with self._unless_stopped():
                     self._advance(inputs)
                 evaluated = self._evaluate_when_due()
-                stop, save = self.world.agree(bool(self.stop), self._save_due())
+                stop, save = self.world.any_process(bool(self.stop), self._save_due())
                 if evaluated or save or stop:
                     self._save()
                 if stop:
-                    self.keeper.require_saved()
+                    self.saver.require_saved()
                     raise PreemptedError(f"stopped by a signal after step {self.progress.step}")
                 if self.progress.step == self.total_steps:
                     return
 
     @contextlib.contextmanager
     def _unless_stopped(self) -> Generator[None, None, None]:
-        """A signal reaches the compilers that a first step starts as well, and the step then fails for want of them."""
+        """A signal also ends the compilers that a first step starts, and the step then fails without them."""
         try:
             yield
         except (RunEnded, torch.OutOfMemoryError):
@@ -137,37 +134,37 @@ class Trainer:
     def _advance(self, inputs: Sequence[Inputs]) -> None:
         step = self.progress.step
         rate = learning_rate(step, self.total_steps, self.recipe)
-        seed = hash32(self.recipe.seed, _STEP_SEED, step, self.world.rank)
+        seed = hash32(self.recipe.seed, STEP_STREAM, step, self.world.rank)
         self.train_step(step, inputs, rate, ema_weight(step, self.recipe.ema), seed)
         self.progress.step += 1
         window_ends = self.progress.step % self.recipe.log_every == 0 or self.progress.step == self.total_steps
         # On a CPU reading is free, so that trouble is seen at once; a GPU is read when there is something to say.
         if self.device.type == "cpu" or window_ends:
-            self._take_readings()
+            self._read_results()
         if window_ends:
             self._log_training(rate)
 
-    def _take_readings(self) -> None:
-        readings = self.train_step.read()
-        first = self.progress.step - len(readings)
-        for offset, reading in enumerate(readings):
-            self.progress.pending.append([reading.loss, reading.grad_norm])
-            self._judge(first + offset, reading)
+    def _read_results(self) -> None:
+        results = self.train_step.read()
+        first = self.progress.step - len(results)
+        for offset, result in enumerate(results):
+            self.progress.pending.append([result.loss, result.grad_norm])
+            self._check(first + offset, result)
 
-    def _judge(self, step: int, reading: StepReading) -> None:
+    def _check(self, step: int, result: StepResult) -> None:
         """Count a skipped step, say so, and end the run when they keep coming."""
         progress = self.progress
-        if not reading.skipped:
+        if not result.skipped:
             progress.skipped_in_a_row = 0
             return
         progress.skipped += 1
-        if reading.overflow:  # fp16 is looking for its scale
+        if result.overflow:  # fp16 is looking for its scale
             return
         progress.skipped_in_a_row += 1
         samples = self.task.sample_names(step)
-        self.note(f"step {step} skipped: loss {reading.loss}, gradient norm {reading.grad_norm}")
-        if self.world.leads:
-            record = {"step": step, "loss": str(reading.loss), "grad_norm": str(reading.grad_norm), "samples": samples}
+        self.note(f"step {step} skipped: loss {result.loss}, gradient norm {result.grad_norm}")
+        if self.world.is_main:
+            record = {"step": step, "loss": str(result.loss), "grad_norm": str(result.grad_norm), "samples": samples}
             self.folder.write_json(skipped_step(step), record)
         if progress.skipped_in_a_row >= self.recipe.nonfinite_limit:
             self._diagnose()
@@ -210,11 +207,11 @@ class Trainer:
         step = self.progress.step
         if step % self.eval_interval and step != self.total_steps:
             return False
-        self._take_readings()
+        self._read_results()
         with self.clock.elsewhere(), explained_loading():
             values = self.evaluate("val")
-            observed = {} if is_sharded(self.bench.model) else dict(self.task.observe(self.bench.model, self.context))
-            self.bench.module.train()
+            observed = {} if is_sharded(self.state.model) else dict(self.task.observe(self.state.model, self.context))
+            self.state.module.train()
         self._record(
             {"kind": "eval", "step": step, "epoch": round(step / self.task.steps_per_epoch, 4), **values, **observed}
         )
@@ -223,9 +220,9 @@ class Trainer:
 
     def evaluate(self, split: str) -> dict[str, float]:
         """Values of the weights, and of the averaged ones under names that start with ``ema_``."""
-        values = {f"{split}_{name}": value for name, value in self.task.evaluate(self.bench.model, split, self.context)}
-        if self.bench.averaged is not None:
-            pairs = self.task.evaluate(self.bench.averaged.model, split, self.context)
+        values = {f"{split}_{name}": value for name, value in self.task.evaluate(self.state.model, split, self.context)}
+        if self.state.averaged is not None:
+            pairs = self.task.evaluate(self.state.averaged.model, split, self.context)
             values.update({f"ema_{split}_{name}": value for name, value in pairs})
         return values
 
@@ -233,7 +230,7 @@ class Trainer:
         """Of equals the later: small validation sets often tie, and weights settle while the rate falls."""
         for weights, prefix in (("model", ""), ("ema", "ema_")):
             value = values.get(f"{prefix}val_{self.task.selection}")
-            last = self.recipe.select == "last" and weights == ("ema" if self.bench.averaged else "model")
+            last = self.recipe.select == "last" and weights == ("ema" if self.state.averaged else "model")
             if value is not None and (last or value >= (self.progress.best or {"value": float("-inf")})["value"]):
                 self.progress.best = {"step": self.progress.step, "value": value, "weights": weights}
 
@@ -244,15 +241,15 @@ class Trainer:
         return self.clock.seconds - self.progress.seconds > 60 * self.recipe.save_minutes
 
     def _save(self) -> None:
-        self._take_readings()
+        self._read_results()
         self.progress.seconds = self.clock.seconds
         with self.clock.elsewhere():
-            self.keeper.save(self.progress, self.train_step)
+            self.saver.save(self.progress, self.train_step)
 
     def _shrink(self, error: BaseException) -> None:
         """Out of memory: a smaller micro-batch, or an explanation. The failed step has changed nothing."""
-        self._take_readings()
-        self.bench.optimizer.zero_grad(set_to_none=True)
+        self._read_results()
+        self.state.optimizer.zero_grad(set_to_none=True)
         detail = str(error).splitlines()[0] if str(error) else "no details"
         smaller = smaller_micro_batch(self.micro_batch, self.task.batch_multiple)
         early = self.train_step.steps_run < 4 and self.world.size == 1
@@ -269,10 +266,10 @@ class Trainer:
         self.micro_batch = smaller
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        state = self.train_step
+        before = self.train_step
         self.train_step = self._new_step()
-        self.train_step.scale.copy_(state.scale)
-        self.train_step.growth.copy_(state.growth)
+        self.train_step.scale.copy_(before.scale)
+        self.train_step.growth.copy_(before.growth)
 
     def _new_step(self) -> TrainStep:
         recipe, cuda = self.recipe, self.device.type == "cuda"
@@ -287,13 +284,13 @@ class Trainer:
             compile=compiles(recipe, self.device),
             capture=recipe.graphs == "on" or (recipe.graphs == "auto" and capturable),
         )
-        return TrainStep(self.task, self.bench, settings, self.world)
+        return TrainStep(self.task, self.state, settings, self.world)
 
     def _record(self, record: dict[str, Any]) -> None:
-        if self.world.leads:
-            self.keeper.log.append(record)
-            self.listeners.record(record)
+        if self.world.is_main:
+            self.saver.log.append(record)
+            self.callbacks.record(record)
 
     def note(self, text: str) -> None:
-        if self.world.leads:
-            self.listeners.note(text)
+        if self.world.is_main:
+            self.callbacks.note(text)

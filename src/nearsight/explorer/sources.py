@@ -13,7 +13,7 @@ from nearsight.analysis.walk import inspectable
 from nearsight.classification.model import build_classifier, timm_model
 from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD
 from nearsight.models import create_model
-from nearsight.randomness import hash32
+from nearsight.randomness import INITIALISATION_STREAM, hash32
 from nearsight.recipes.files import thaw
 from nearsight.runs.exits import DiskError
 from nearsight.runs.folder import RunFolder, class_names
@@ -21,8 +21,6 @@ from nearsight.runs.layout import CLASSES, CONFIG
 from nearsight.weights.files import read_weights
 from nearsight.weights.loading import load_weights
 from nearsight.weights.timm import from_timm
-
-INITIALISATION = 1  # which of a seed's streams a run draws its first weights from
 
 
 @dataclass(frozen=True)
@@ -89,7 +87,7 @@ class RunSource:
     def load(self, step: int | None = None) -> nn.Module:
         assert self.classes is not None
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(hash32(self.recipe.seed, INITIALISATION))
+            torch.manual_seed(hash32(self.recipe.seed, INITIALISATION_STREAM))
             model = build_classifier(self.recipe, len(self.classes))
         if step is None and len(self.snapshots) > 1:
             load_weights(model, self.run.selected_weights(), self.name)

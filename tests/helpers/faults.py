@@ -49,14 +49,12 @@ def run(spec: dict) -> None:
         _fill_disk(spec.get("disk_full"))
         _die_when_restored(spec.get("die_when_restored", False))
         _forbid_network(spec.get("no_network", False))
-        task = (FaultyToy if spec.get("task", "toy") == "toy" else ClassificationTask)(recipe)
-        if isinstance(task, FaultyToy):
-            task.spec = spec
+        FaultyToy.spec = spec
         train(
             recipe,
             RunFolder(spec["run"]),
-            task=task,
-            audience=lambda _: [Printer()],
+            open_task=FaultyToy if spec.get("task", "toy") == "toy" else ClassificationTask,
+            callbacks=lambda _: [Printer()],
             override=spec.get("override", False),
         )
 

@@ -13,20 +13,21 @@ import torch
 from torch import nn
 from toy import ToyTask, toy_recipe
 
-from nearsight.engine.device import smaller_micro_batch
+from nearsight.engine.batch_size import smaller_micro_batch
 from nearsight.engine.distributed import World
 from nearsight.engine.optimizer import (
+    AveragedModel,
     build_optimizer,
     decay_groups,
+    ema_weight,
     learning_rate,
     optimizer_tensors,
     restore_optimizer,
 )
-from nearsight.engine.state import Workbench
+from nearsight.engine.state import TrainState
 from nearsight.engine.step import StepSettings, TrainStep
 from nearsight.engine.task import ProcessContext
 from nearsight.engine.training import train
-from nearsight.engine.weight_average import AveragedModel, ema_weight
 from nearsight.models import create_model
 from nearsight.recipes.recipe import Recipe
 from nearsight.runs.folder import RunFolder
@@ -90,25 +91,25 @@ def test_average_trails_the_weights():
 
 
 def _plain_step(task, *, precision=torch.float32, micro=16, window=4, clip_grad=0.0):
-    """(workbench, step, feed) of a task on the CPU, uncaptured."""
+    """(state, step, feed) of a task on the CPU, uncaptured."""
     cpu, recipe = torch.device("cpu"), task.recipe
-    bench = Workbench(task, recipe, World(), cpu)
+    state = TrainState(task, recipe, World(), cpu)
     accumulation = recipe.batch // micro
     settings = StepSettings(cpu, precision, clip_grad, micro, accumulation, window, compile=False, capture=False)
-    return bench, TrainStep(task, bench, settings, World()), task.feed(0, ProcessContext(cpu, micro_batch=micro))
+    return state, TrainStep(task, state, settings, World()), task.feed(0, ProcessContext(cpu, micro_batch=micro))
 
 
 def _run_steps(recipe, *, micro, precision=torch.float32, steps=6, compile=False):
     task = ToyTask(recipe)
-    bench = Workbench(task, recipe, World(), torch.device("cpu"))
+    state = TrainState(task, recipe, World(), torch.device("cpu"))
     settings = StepSettings(
         torch.device("cpu"), precision, recipe.clip_grad, micro, recipe.batch // micro, steps, compile, capture=False
     )
-    step = TrainStep(task, bench, settings, World())
+    step = TrainStep(task, state, settings, World())
     feed = task.feed(0, ProcessContext(torch.device("cpu"), micro_batch=micro))
     for number in range(steps):
         step(number, next(feed), 1e-2, 0.1, seed=number)
-    return step.read(), {name: value.clone() for name, value in bench.model.state_dict().items()}
+    return step.read(), {name: value.clone() for name, value in state.model.state_dict().items()}
 
 
 @pytest.mark.parametrize("changes", [{}, {"optimizer": "sgd"}, {"clip_grad": 0.1}])
@@ -127,7 +128,9 @@ def test_clipping_limits_what_the_optimiser_sees():
         toy_recipe(drop_path=0.0, optimizer="sgd", weight_decay=0.0, clip_grad=0.01), micro=16, steps=1
     )
     assert clipped[0].grad_norm == free[0].grad_norm > 0.01  # what is logged is the norm before clipping
-    start = Workbench(ToyTask(toy_recipe()), toy_recipe(drop_path=0.0), World(), torch.device("cpu")).model.state_dict()
+    start = TrainState(
+        ToyTask(toy_recipe()), toy_recipe(drop_path=0.0), World(), torch.device("cpu")
+    ).model.state_dict()
     moved = math.sqrt(sum((clipped_weights[name] - start[name]).square().sum().item() for name in start))
     # Nesterov's first step is (1 + momentum) times the gradient.
     assert moved == pytest.approx(0.01 * 1.9 * 1e-2, rel=0.2)
@@ -152,11 +155,11 @@ def test_fp16_scale_backs_off_and_recovers():
 
 
 def test_fp16_overflow_is_not_trouble():
-    bench, step, feed = _plain_step(ToyTask(toy_recipe(drop_path=0.0)), precision=torch.float16)
-    before = [parameter.clone() for parameter in bench.model.parameters()]
+    state, step, feed = _plain_step(ToyTask(toy_recipe(drop_path=0.0)), precision=torch.float16)
+    before = [parameter.clone() for parameter in state.model.parameters()]
     step.scale.fill_(1e38)
     step(0, next(feed), 1e-2, 0.1, seed=0)
-    assert all(torch.equal(old, new) for old, new in zip(before, bench.model.parameters(), strict=True))
+    assert all(torch.equal(old, new) for old, new in zip(before, state.model.parameters(), strict=True))
     step.scale.fill_(1024.0)
     step(1, next(feed), 1e-2, 0.1, seed=1)
     first, second = step.read()
@@ -175,19 +178,19 @@ def test_fp16_overflow_is_not_trouble():
 )
 def test_the_diagnosis_says_where_trouble_began(factor, words):
     """NaN travels towards the input, and clipping spreads it to the rest: the batch is run again, with its dropout."""
-    bench, step, feed = _plain_step(ToyTask(toy_recipe(drop_path=0.5)), clip_grad=0.0 if factor == 1.0 else 1.0)
-    bench.model[1].register_full_backward_hook(lambda module, into, out: (into[0] * factor,))
-    before = copy.deepcopy(bench.model.state_dict())
+    state, step, feed = _plain_step(ToyTask(toy_recipe(drop_path=0.5)), clip_grad=0.0 if factor == 1.0 else 1.0)
+    state.model[1].register_full_backward_hook(lambda module, into, out: (into[0] * factor,))
+    before = copy.deepcopy(state.model.state_dict())
     step(0, next(feed), 1e-2, 0.1, seed=3)
-    gradients = [parameter.grad.clone() for parameter in bench.model.parameters()]
+    gradients = [parameter.grad.clone() for parameter in state.model.parameters()]
     if factor == 1.0:
-        bench.model.load_state_dict(before)
+        state.model.load_state_dict(before)
     else:
         assert step.read()[0].skipped
-        assert all(torch.equal(before[name], value) for name, value in bench.model.state_dict().items())
+        assert all(torch.equal(before[name], value) for name, value in state.model.state_dict().items())
     assert re.fullmatch(words, step.diagnosis())
     if factor == 1.0:
-        assert all(torch.equal(old, p.grad) for old, p in zip(gradients, bench.model.parameters(), strict=True))
+        assert all(torch.equal(old, p.grad) for old, p in zip(gradients, state.model.parameters(), strict=True))
 
 
 def test_the_ring_must_be_read_in_time():
@@ -244,15 +247,15 @@ def test_a_skipped_step_leaves_batch_norms_as_they_were():
             batch = super().prepare(inputs, step, first)
             return batch._replace(inputs=batch.inputs * (float("inf") if int(step) == 1 else 1.0))
 
-    bench, step, feed = _plain_step(Normed(toy_recipe(drop_path=0.0)), micro=8)
+    state, step, feed = _plain_step(Normed(toy_recipe(drop_path=0.0)), micro=8)
     seen = []
     for number in range(3):
         step(number, next(feed), 1e-2, 0.1, seed=number)
-        seen.append([bench.model[1].running_mean.clone(), bench.model[1].running_var.clone()])
+        seen.append([state.model[1].running_mean.clone(), state.model[1].running_var.clone()])
     assert [one.skipped for one in step.read()] == [False, True, False]
     assert all(torch.equal(after, before) for after, before in zip(seen[1], seen[0], strict=True))
     assert not torch.equal(seen[2][0], seen[1][0])
-    assert bench.averaged.model[1].running_mean.isfinite().all()
+    assert state.averaged.model[1].running_mean.isfinite().all()
 
 
 @pytest.mark.parametrize(
@@ -293,13 +296,13 @@ def test_a_captured_step_is_the_same_step(monkeypatch):
     results = []
     for captured in (False, True):
         task = ToyTask(recipe)
-        bench = Workbench(task, recipe, World(), torch.device("cpu"))
+        state = TrainState(task, recipe, World(), torch.device("cpu"))
         settings = StepSettings(torch.device("cpu"), torch.float32, 0.0, 8, 2, 9, compile=False, capture=captured)
-        step = TrainStep(task, bench, settings, World())
+        step = TrainStep(task, state, settings, World())
         feed = task.feed(0, ProcessContext(torch.device("cpu"), micro_batch=8))
         for number in range(9):
             step(number, next(feed), 1e-2 / (1 + number), ema_weight(number, 0.9), seed=number)
-        results.append((step.read(), bench.model.state_dict(), bench.averaged.model.state_dict()))
+        results.append((step.read(), state.model.state_dict(), state.averaged.model.state_dict()))
     assert counts == {"captured": 1, "replayed": 6}
     assert results[0][0] == results[1][0]
     for plain, graphed in zip(results[0][1:], results[1][1:], strict=True):
@@ -314,5 +317,5 @@ def test_of_equal_weights_the_later_are_selected(tmp_path):
             yield "score", next(self.scores) if split == "val" else 0.0
 
     recipe = toy_recipe(epochs=4.0, eval_every=1.0, ema=0.0)
-    summary = train(recipe, RunFolder(tmp_path / "run"), task=Tied(recipe))
+    summary = train(recipe, RunFolder(tmp_path / "run"), open_task=Tied)
     assert summary["selected"] == {"step": 3 * Tied(recipe).steps_per_epoch, "value": 0.5, "weights": "model"}

@@ -5,14 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from processes import Zygote
-
-
-@pytest.fixture(scope="session")
-def zygote():
-    server = Zygote()
-    yield server
-    server.close()
 
 
 @pytest.fixture(scope="session")

@@ -48,16 +48,20 @@ class Child:
         return Ended(code, self.text)
 
 
+def training_environment() -> dict[str, str]:
+    """For training processes: one thread each, and these helpers beside what Python finds already."""
+    path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+
+
 class Zygote:
     def __init__(self) -> None:
-        path = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
         self._process = subprocess.Popen(
             [sys.executable, str(HERE / "zygote.py")],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=training_environment(),
         )
         assert self._process.stdout is not None
         assert self._process.stdin is not None

@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
 
 import pytest
-from processes import HERE, outcome
+from processes import HERE, outcome, training_environment
 from toy import toy_recipe
 
-from nearsight.engine.device import cut_batch
+from nearsight.engine.batch_size import cut_batch
 from nearsight.engine.distributed import World
 
 RECIPE = {"drop_path": 0.0, "epochs": 10.0, "save_every": 8}
@@ -85,10 +84,9 @@ def test_a_killed_rank_is_restarted_by_torchrun(alone, tmp_path):
     run = tmp_path / "run"
     spec = {"run": str(run), "recipe": RECIPE, "die_once_at": 29, "die_rank": 1}
     launch = ["--standalone", "--nproc-per-node", "2", "--max-restarts", "3", "--monitor-interval", "0.1"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE), "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", *launch, str(HERE / "faults.py"), json.dumps(spec)],
-        env=environment,
+        env=training_environment(),
         capture_output=True,
         text=True,
         timeout=120,

@@ -11,10 +11,15 @@ import warnings
 import pytest
 
 from nearsight.engine import trackers
-from nearsight.engine.callbacks import Listeners
-from nearsight.engine.progress import JsonProgress, PlainProgress, QuietProgress, describe_evaluation, describe_training
+from nearsight.engine.callbacks import (
+    CallbackList,
+    JsonProgress,
+    PlainProgress,
+    QuietProgress,
+    describe_evaluation,
+    describe_training,
+)
 from nearsight.recipes.recipe import Recipe
-from nearsight.runs.metrics_log import MetricsLog, read_metrics
 
 TRAINING = {
     "kind": "train",
@@ -41,14 +46,14 @@ class Broken:
         return
 
 
-def test_a_broken_listener_is_dropped_with_one_warning():
+def test_a_broken_callback_is_dropped_with_one_warning():
     stream = io.StringIO()
-    listeners = Listeners([Broken(), JsonProgress(stream)])
+    callbacks = CallbackList([Broken(), JsonProgress(stream)])
     with pytest.warns(UserWarning, match="Broken failed and is left out.*the server is gone"):
-        listeners.record(TRAINING)
+        callbacks.record(TRAINING)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        listeners.record(EVALUATION)
+        callbacks.record(EVALUATION)
     assert [json.loads(line)["kind"] for line in stream.getvalue().splitlines()] == ["train", "eval"]
 
 
@@ -163,29 +168,3 @@ def test_a_hanging_tracker_does_not_hold_the_run(monkeypatch):
     tracker.close()
     assert time.monotonic() - began < 5
     release.set()
-
-
-def test_the_log_survives_a_disk_that_is_full_for_a_while(tmp_path, monkeypatch):
-    log = MetricsLog(tmp_path / "metrics.jsonl")
-    log.restore(b'{"step": 1}\n')
-    log.append({"step": 2, "loss": float("nan"), "gates": [[0.5, float("inf")]]})
-
-    class Full:
-        def write(self, content):
-            raise OSError(28, "No space left on device")
-
-        def close(self):
-            return
-
-    log._file.close()
-    log._file = Full()
-    log.append({"step": 3})
-    assert [record["step"] for record in read_metrics(log.path)] == [1, 2]
-    log.append({"step": 4})
-    log.flush()
-    log.release()
-    records = read_metrics(log.path)
-    assert [record["step"] for record in records] == [1, 2, 3, 4]
-    assert records[1] == {"step": 2, "loss": "nan", "gates": [[0.5, "inf"]]}
-    log.path.write_bytes(log.path.read_bytes()[:-4])
-    assert [record["step"] for record in read_metrics(log.path)] == [1, 2, 3]

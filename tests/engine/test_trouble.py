@@ -141,7 +141,7 @@ def test_the_best_that_could_not_be_saved_is_not_called_the_best(tmp_path, monke
 
     monkeypatch.setattr(checkpoint.CheckpointStore, "save", full)
     recipe = toy_recipe(epochs=4.0, eval_every=1.0, save_every=0, ema=0.0)
-    summary = train(recipe, RunFolder(tmp_path / "run"), task=Peak(recipe))
+    summary = train(recipe, RunFolder(tmp_path / "run"), open_task=Peak)
     assert summary["selected"]["step"] == selected
     assert json.loads((tmp_path / "run" / "checkpoints" / "best.json").read_text())["step"] == selected
 

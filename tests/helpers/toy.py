@@ -16,13 +16,13 @@ _COUNT, _FEATURES = 96, 6
 
 
 class ToyTask:
-    """Regression on 96 points; ``fault`` may change what a method does."""
+    """Regression on 96 points."""
 
     batch_multiple = 1
     selection = "score"
     stays_on_device = True
 
-    def __init__(self, recipe: Recipe) -> None:
+    def __init__(self, recipe: Recipe, *, fit_batch: bool = False) -> None:
         self.recipe = recipe
         generator = torch.Generator().manual_seed(7)
         self.points = torch.randn(_COUNT, _FEATURES, generator=generator)
