@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from nearsight.detection.sources import open_detection, open_parts
-from nearsight.images.imageset import BadImage
+from nearsight.images.unreadable import BadImage
 
 SIZE = (60, 80)  # height, width
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearsight.detection.batches import FILL, PictureStream, ResidentPictures, normalise, pad_images
+from nearsight.detection.batches import PictureBatches, ResidentPictures, pad_images
 from nearsight.detection.dataset import Annotations
 from nearsight.detection.sources import open_detection
 from nearsight.detection.views import (
@@ -17,9 +17,10 @@ from nearsight.detection.views import (
     plain_view,
     render,
 )
-from nearsight.images.imageset import BadImage
+from nearsight.images.normalization import FILL, normalise
 from nearsight.images.order import epoch_order
-from nearsight.images.unreadable import BadImageLog, TooManyBadImages
+from nearsight.images.streams import BatchStream
+from nearsight.images.unreadable import BadImage, BadImageLog, TooManyBadImages
 
 PICTURE = (96, 112)
 SETTINGS = ViewSettings(size=PICTURE, smallest_scale=0.6, largest_scale=1.6, upside_down=0.5)
@@ -101,12 +102,17 @@ def cells():
     return open_detection("bccd").val
 
 
+def stream_of(images, order, places, *, rank=0, world=1, start_step=0, **options):
+    parts = order.parts(4, rank, world, start_step=start_step)
+    return BatchStream(PictureBatches(images, SETTINGS, places), order, parts, **options)
+
+
 def test_workers_and_device_draw_the_same_pictures(cells):
     order, places = epoch_order(len(cells), 0, 3), cells.most_boxes()
     resident = ResidentPictures(cells, SETTINGS, places, "cpu")
-    for step, streamed in enumerate(PictureStream(cells, order, 4, SETTINGS, places)):
+    for step, streamed in enumerate(stream_of(cells, order, places)):
         part = order.part(step, 4)
-        inputs = resident.inputs(order.indices[part], order.keys[part])
+        inputs = resident(order.indices[part], order.keys[part], {})
         assert torch.equal(inputs["boxes"], streamed["boxes"])
         assert torch.equal(inputs["labels"], streamed["labels"])
         drawn, expected = resident.pictures(inputs["index"], inputs["view"]), normalise(streamed["images"])
@@ -116,18 +122,18 @@ def test_workers_and_device_draw_the_same_pictures(cells):
 
 def test_a_stream_can_start_anywhere_and_be_shared(cells):
     order, places = epoch_order(len(cells), 1, 0), cells.most_boxes()
-    whole = list(PictureStream(cells, order, 4, SETTINGS, places))
+    whole = list(stream_of(cells, order, places))
     assert len(whole) == 3
-    (last,) = PictureStream(cells, order, 4, SETTINGS, places, start_step=2)
+    (last,) = stream_of(cells, order, places, start_step=2)
     assert all(torch.equal(last[name], whole[2][name]) for name in last)
     for rank in (0, 1):
-        share = next(iter(PictureStream(cells, order, 4, SETTINGS, places, rank=rank, world=2)))
+        share = next(iter(stream_of(cells, order, places, rank=rank, world=2)))
         assert all(torch.equal(share[name], whole[0][name][2 * rank : 2 * rank + 2]) for name in share)
 
 
 def test_workers_change_nothing(cells):
     order, places = epoch_order(len(cells), 1, 0), cells.most_boxes()
-    alone, helped = (list(PictureStream(cells, order, 4, SETTINGS, places, workers=n)) for n in (0, 1))
+    alone, helped = (list(stream_of(cells, order, places, workers=n)) for n in (0, 1))
     for one, other in zip(alone, helped, strict=True):
         assert all(torch.equal(one[name], other[name]) for name in one)
 
@@ -153,13 +159,13 @@ class Broken:
 def test_bad_images_are_replaced_with_their_boxes_and_named(cells):
     order, places = epoch_order(len(cells), 0, 0, shuffle=False), cells.most_boxes()
     log = BadImageLog(len(cells))
-    (first, *_) = PictureStream(Broken(cells, {1}), order, 4, SETTINGS, places, bad=log)
-    (sound, *_) = PictureStream(cells, order, 4, SETTINGS, places)
+    (first, *_) = stream_of(Broken(cells, {1}), order, places, bad=log)
+    (sound, *_) = stream_of(cells, order, places)
     assert list(log.reasons) == [cells.names[1]]
     assert torch.equal(first["images"][0], sound["images"][0])
     assert not torch.equal(first["images"][1], sound["images"][1])
     with pytest.raises(TooManyBadImages, match="no readable image among 16 tried"):
-        list(PictureStream(Broken(cells, set(range(12))), order, 4, SETTINGS, places, bad=BadImageLog(100, cap=1.0)))
+        list(stream_of(Broken(cells, set(range(12))), order, places, bad=BadImageLog(100, cap=1.0)))
 
 
 def test_images_of_mixed_sizes_in_one_batch():

@@ -20,11 +20,11 @@ from nearsight.classification import report as image_report
 from nearsight.classification.distillation import Renormalised
 from nearsight.classification.task import ClassificationTask, validation_warning
 from nearsight.classification.use import Classifier, evaluate
+from nearsight.datasets.labelled import subset
 from nearsight.datasets.sources import open_data
 from nearsight.engine.task import ProcessContext
 from nearsight.engine.training import train
 from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD
-from nearsight.images.imageset import subset
 from nearsight.recipes.files import apply_changes, freeze, thaw
 from nearsight.reports.compare import Setting, compare_runs, comparison_plot, describe_setting, welch_p
 from nearsight.runs.folder import RunFolder

@@ -12,10 +12,12 @@ from PIL import Image
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
 
+from nearsight.datasets.labelled import LabelledImages
 from nearsight.datasets.sources import open_data
 from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD
 from nearsight.images.decode import DEFAULT_LIMITS, read_image_file
-from nearsight.images.imageset import BadImage, ImageSet
+from nearsight.images.normalization import normalise
+from nearsight.images.unreadable import BadImage
 
 from ..models import VisionTransformer
 from .walk import body_of
@@ -33,9 +35,8 @@ class Picture:
 
     def tensor(self, model: nn.Module | None = None) -> Tensor:
         """Normalised as a model expects it, as ours all do by default: [1, 3, H, W]."""
-        scaled = torch.from_numpy(self.pixels.copy()).permute(2, 0, 1).float() / 255
-        mean, std = (torch.tensor(values)[:, None, None] for values in normalisation(model))
-        return ((scaled - mean) / std)[None]
+        pixels = torch.from_numpy(self.pixels.copy()).permute(2, 0, 1)[None]
+        return normalise(pixels, *normalisation(model))
 
 
 def normalisation(model: nn.Module | None) -> tuple[Sequence[float], Sequence[float]]:
@@ -71,7 +72,7 @@ def sample_images(count: int, *, split: str = "test") -> list[tuple[str, np.ndar
     return list(islice(in_turn(getattr(open_data(SAMPLES), split)), count))
 
 
-def in_turn(images: ImageSet) -> Iterator[tuple[str, np.ndarray]]:
+def in_turn(images: LabelledImages) -> Iterator[tuple[str, np.ndarray]]:
     """Pictures of a set, one of each class in turn: (class, uint8 [H, W, 3]). Unreadable ones are passed over."""
     by_class = [np.flatnonzero(np.asarray(images.labels) == label) for label in range(len(images.classes))]
     rounds = range(max(map(len, by_class)))

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from nearsight.analysis import attention_maps
 from nearsight.analysis.figures.training import curves_of, draw_gates, draw_nonlocality
 from nearsight.classification.data import ImageData
+from nearsight.datasets.labelled import LabelledImages
 from nearsight.engine.task import ProcessContext
 from nearsight.images.batch_augment import BatchEval
-from nearsight.images.imageset import BadImage, ImageSet
 from nearsight.images.transforms import EvalTransform
+from nearsight.images.unreadable import BadImage
 from nearsight.reports import plots
 from nearsight.reports.page import Page, Picture
 
@@ -72,9 +73,9 @@ def predict_split(
     for batch in data.eval_batches(split, context):
         with torch.autocast(context.device.type, context.precision, enabled=context.precision != torch.float32):
             logits = model(batch.images)
-        rows.append((logits.float().softmax(dim=1).cpu(), batch.labels.cpu(), batch.indices.cpu()))
-    probabilities, labels, indices = (torch.cat(column) for column in zip(*rows, strict=True))
-    return probabilities, labels, indices
+        rows.append((logits.float().softmax(dim=1).cpu(), batch.indices.cpu()))
+    probabilities, indices = (torch.cat(column) for column in zip(*rows, strict=True))
+    return probabilities, torch.from_numpy(data.split(split).labels)[indices], indices
 
 
 def _confusion_page(probabilities: Tensor, labels: Tensor, data: ImageData, split: str) -> Page:
@@ -153,7 +154,7 @@ def attention_page(model: nn.Module, data: ImageData, context: ProcessContext) -
     return Page("Where it looks", pictures=(_picture("Attention maps", drawn_maps),))
 
 
-def _one_of_each(images: ImageSet, fit: EvalTransform) -> Iterator[tuple[int, Tensor]]:
+def _one_of_each(images: LabelledImages, fit: EvalTransform) -> Iterator[tuple[int, Tensor]]:
     """(label, uint8 [3, size, size]) of the first readable image of a few classes, spread over all of them."""
     classes = np.unique(images.labels)
     chosen = classes[np.linspace(0, len(classes) - 1, min(_SHOWN, len(classes))).round().astype(int)]

@@ -11,16 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearsight.classification.data import ImageData
+from nearsight.classification.data import ImageData, open_splits
 from nearsight.classification.distillation import BothHeads, ask_teacher, distillation_term, load_teacher
 from nearsight.classification.model import build_classifier
+from nearsight.datasets.labelled import LabelledImages, LabelledSplits
+from nearsight.engine.batch_size import check_batch
 from nearsight.engine.device import compiles, pick_precision
 from nearsight.engine.distributed import World
 from nearsight.engine.task import Batch, Inputs, ProcessContext
 from nearsight.images.augmentation import Mixing
 from nearsight.images.batch_augment import BatchAugment
 from nearsight.images.batch_mixing import BatchMix
-from nearsight.images.imageset import ImageSet, Splits
 from nearsight.recipes.recipe import Recipe
 from nearsight.reports.page import Page
 from nearsight.runs.layout import CLASSES, TRAIN_IMAGES
@@ -53,9 +54,12 @@ class ClassificationTask:
 
     selection = "top1"
 
-    def __init__(self, recipe: Recipe, splits: Splits | None = None, *, fit_batch: bool = False) -> None:
-        self.data = ImageData(recipe, splits, fit_batch=fit_batch)
-        self.recipe = recipe = self.data.recipe
+    def __init__(self, recipe: Recipe, splits: LabelledSplits | None = None, *, fit_batch: bool = False) -> None:
+        if splits is None:
+            splits = open_splits(recipe)
+            recipe = check_batch(recipe, len(splits.train), fit=fit_batch)
+        self.recipe = recipe
+        self.data = ImageData(recipe, splits)
         self.num_classes = len(self.data.classes)
         if self.num_classes < 2:
             raise ValueError(f"classification needs at least two classes; {recipe.data} has {self.num_classes}")
@@ -78,14 +82,11 @@ class ClassificationTask:
         return self.data.resident
 
     def describe(self) -> list[str]:
-        kept = "" if self.recipe.fraction == 1 else f"; {len(self.data.splits.train)} training images kept"
-        where = "resident on the device" if self.data.resident else f"streamed by {self.recipe.workers} workers"
         warning = validation_warning(self.data.splits.val)
-        return [f"data: {self.data.splits.origin}{kept}; {where}", *([warning] if warning else [])]
+        return [*self.data.describe(), *([warning] if warning else [])]
 
     def fingerprint(self) -> dict[str, Any]:
-        names = ("train", "val", "test")
-        return {name: self.data.split(name).fingerprint() for name in names if self.has_split(name)}
+        return self.data.fingerprint()
 
     def files(self) -> dict[str, str]:
         files = {CLASSES: "\n".join(self.data.classes) + "\n"}
@@ -149,29 +150,27 @@ class ClassificationTask:
         return (1 - share) * loss + share * distillation_term(by_teacher, targets.teacher, self.recipe)
 
     def sample_names(self, step: int) -> list[str]:
-        epoch, place = divmod(step, self.steps_per_epoch)
-        order = self.data.order(epoch)
-        names = self.data.splits.train.names
-        return [names[int(index)] for index in order.indices[order.part(place, self.recipe.batch)]]
+        return self.data.sample_names(step)
 
     def problems(self) -> list[str]:
         return self.data.problems()
 
     def has_split(self, split: str) -> bool:
-        return split != "test" or self.data.splits.test is not None
+        return self.data.has_split(split)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, split: str, context: ProcessContext) -> Iterable[tuple[str, float]]:
         model.eval()
         sums = torch.zeros(4, dtype=torch.float64, device=context.device)  # images, loss, right, right among five
         deep = min(5, self.num_classes)
+        all_labels = torch.from_numpy(self.data.split(split).labels).to(context.device)
         for batch in self.data.eval_batches(split, context):
             with torch.autocast(context.device.type, context.precision, enabled=context.precision != torch.float32):
                 logits = model(batch.images)
-            logits = logits.float()
-            right = logits.topk(deep, dim=1).indices == batch.labels[:, None]
-            loss = F.cross_entropy(logits, batch.labels, reduction="sum")
-            counts = (batch.labels.new_tensor(len(right)), loss, right[:, 0].sum(), right.any(dim=1).sum())
+            logits, labels = logits.float(), all_labels[batch.indices]
+            right = logits.topk(deep, dim=1).indices == labels[:, None]
+            loss = F.cross_entropy(logits, labels, reduction="sum")
+            counts = (labels.new_tensor(len(right)), loss, right[:, 0].sum(), right.any(dim=1).sum())
             sums += torch.stack([count.double() for count in counts])
         World(context.rank, context.world_size).sum(sums)
         count, loss_sum, top1, top5 = sums.tolist()
@@ -191,7 +190,7 @@ class ClassificationTask:
         return classification_pages(model, self.data, records, context)
 
 
-def validation_warning(images: ImageSet) -> str | None:
+def validation_warning(images: LabelledImages) -> str | None:
     """A sentence where a validation set is small, or lacks a class: how far its accuracy can be trusted."""
     counts = np.bincount(images.labels, minlength=len(images.classes))
     lacking = [name for name, count in zip(images.classes, counts, strict=True) if not count]

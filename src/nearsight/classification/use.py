@@ -11,17 +11,20 @@ from torch import Tensor, nn
 from nearsight.classification import PredictOptions
 from nearsight.classification.model import build_classifier
 from nearsight.classification.task import ClassificationTask
+from nearsight.datasets.labelled import first_classes, with_classes
 from nearsight.datasets.sources import open_images
 from nearsight.engine.device import pick_device, pick_precision
 from nearsight.engine.task import ProcessContext
 from nearsight.images.batch_augment import BatchEval
 from nearsight.images.decode import picture_files, read_image_file
-from nearsight.images.imageset import BadImage, Splits, first_classes, printable, with_classes
+from nearsight.images.imageset import Splits
 from nearsight.images.transforms import EvalTransform
+from nearsight.images.unreadable import BadImage
 from nearsight.recipes.recipe import Recipe
 from nearsight.runs.folder import RunFolder, class_names
 from nearsight.runs.layout import DATA
 from nearsight.tasks import Evaluation, Prediction
+from nearsight.text import printable
 from nearsight.weights.loading import load_weights
 
 _BATCH = 64

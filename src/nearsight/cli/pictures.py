@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import numpy as np
 
+    from nearsight.datasets.labelled import LabelledImages
     from nearsight.explorer.sources import RunSource, Source
-    from nearsight.images.imageset import ImageSet
 
 
 @dataclass(frozen=True)
 class Pictures:
     """A set of pictures to look at, and what it is called."""
 
-    images: ImageSet
+    images: LabelledImages
     origin: str
 
     def take(self, count: int) -> list[tuple[str, np.ndarray]]:
@@ -81,11 +81,11 @@ def pictures_for(source: Source) -> Pictures:
 
 
 def _own_pictures(source: RunSource) -> Pictures:
-    from nearsight.classification.data import ImageData
+    from nearsight.classification.data import open_splits
     from nearsight.runs.environment import without_home
     from nearsight.runs.layout import DATA
 
-    images = ImageData(source.recipe.with_changes(download=False)).split("val")
+    images = open_splits(source.recipe.with_changes(download=False)).val
     known = (source.run.read_json(DATA) or {}).get("val")
     if known is not None and images.fingerprint() != known:
         raise ValueError(f"{source.recipe.data} has changed since")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import stat
@@ -167,3 +168,24 @@ def _umask() -> int:
     current = os.umask(0)
     os.umask(current)
     return current
+
+
+def default_root() -> Path:
+    """Where named datasets and unpacked archives are kept: $NEARSIGHT_DATA, or the user's cache folder."""
+    chosen = os.environ.get("NEARSIGHT_DATA")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nearsight"
+
+
+def unpacked(path: Path, suffixes: tuple[str, ...], kind: str = "") -> Path:
+    """The files of an archive that end so, unpacked once; another archive under the same name is another folder.
+
+    `kind` keeps apart those who want other files of the same archive.
+    """
+    status = path.stat()
+    identity = f"{kind}{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
+    target = default_root() / "unpacked" / hashlib.sha256(os.fsencode(identity)).hexdigest()[:24]
+    if not target.is_dir():
+        safe_extract(path, target, suffixes=suffixes)
+    return target

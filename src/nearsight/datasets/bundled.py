@@ -6,15 +6,15 @@ from importlib.resources import files
 
 import numpy as np
 
+from nearsight.datasets.labelled import LabelledImages
 from nearsight.datasets.stored import EncodedImages
-from nearsight.images.imageset import ImageSet
 
 
-def open_clothing() -> dict[str, ImageSet]:
+def open_clothing() -> dict[str, LabelledImages]:
     """Its official splits. Images are encoded, side 64."""
     with (files(__package__) / "clothing64.npz").open("rb") as stored, np.load(stored, allow_pickle=False) as pack:
         classes = tuple(str(name) for name in pack["classes"])
-        parts: dict[str, ImageSet] = {}
+        parts: dict[str, LabelledImages] = {}
         for split in ("train", "val", "test"):
             names = bytes(pack[f"{split}_names"]).decode().split("\n")
             parts[split] = EncodedImages(

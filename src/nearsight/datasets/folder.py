@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from nearsight.datasets.labelled import LabelledImages
 from nearsight.datasets.splitting import SPLIT_WORDS, encode_labels
 from nearsight.datasets.stored import FileImages
 from nearsight.images.decode import IMAGE_SUFFIXES
-from nearsight.images.imageset import ImageSet
 from nearsight.runs.layout import is_run_folder
 from nearsight.text import printable
 
@@ -80,7 +80,7 @@ def read_class_folders(root: Path, classes: tuple[str, ...] | None = None) -> Fi
     return FileImages(root, names, labels, known)
 
 
-def open_folder(root: Path) -> dict[str, ImageSet]:
+def open_folder(root: Path) -> dict[str, LabelledImages]:
     """The splits found in an image folder; just 'train' when it is one folder of classes."""
     folders = _subfolders(root)
     while len(folders) == 1 and not _files_directly_in(root):  # a wrapper folder, as archives have
@@ -94,7 +94,7 @@ def open_folder(root: Path) -> dict[str, ImageSet]:
     if "train" not in splits or (len(named) < len(folders) and not _subfolders(splits["train"])):
         return {"train": read_class_folders(root)}
     train = read_class_folders(splits["train"])
-    parts: dict[str, ImageSet] = {"train": train}
+    parts: dict[str, LabelledImages] = {"train": train}
     for split in ("val", "test"):
         unlabelled_test = split == "test" and split in splits and not _subfolders(splits[split])
         if split in splits and not unlabelled_test:

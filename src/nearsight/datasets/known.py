@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from nearsight.datasets.archive import default_root
 from nearsight.datasets.folder import open_folder
+from nearsight.datasets.labelled import LabelledImages
 from nearsight.datasets.stored import ArrayImages, FileImages
-from nearsight.images.imageset import ImageSet
 from nearsight.text import printable
 
 
-def default_root() -> Path:
-    """Where named datasets and unpacked archives are kept: $NEARSIGHT_DATA, or the user's cache folder."""
-    chosen = os.environ.get("NEARSIGHT_DATA")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nearsight"
-
-
-def _cifar(name: str) -> Callable[[Path, bool], dict[str, ImageSet]]:
-    def read(root: Path, download: bool) -> dict[str, ImageSet]:
+def _cifar(name: str) -> Callable[[Path, bool], dict[str, LabelledImages]]:
+    def read(root: Path, download: bool) -> dict[str, LabelledImages]:
         from torchvision import datasets
 
         kind = {"cifar10": datasets.CIFAR10, "cifar100": datasets.CIFAR100}[name]
-        parts: dict[str, ImageSet] = {}
+        parts: dict[str, LabelledImages] = {}
         for split in ("train", "test"):
             stored = kind(str(root), train=split == "train", download=download)
             parts[split] = ArrayImages(stored.data, stored.targets, stored.classes, f"{split} row")
@@ -42,30 +34,30 @@ def _files(root: Path, stored: Any, paths: list, labels: list, classes: list[str
     return FileImages(root, names, np.asarray(labels), stored.classes if classes is None else classes)
 
 
-def _pets(root: Path, download: bool) -> dict[str, ImageSet]:
+def _pets(root: Path, download: bool) -> dict[str, LabelledImages]:
     from torchvision import datasets
 
-    parts: dict[str, ImageSet] = {}
+    parts: dict[str, LabelledImages] = {}
     for split, official in (("train", "trainval"), ("test", "test")):
         stored = datasets.OxfordIIITPet(str(root), split=official, download=download)
         parts[split] = _files(root, stored, stored._images, stored._labels)
     return parts
 
 
-def _food101(root: Path, download: bool) -> dict[str, ImageSet]:
+def _food101(root: Path, download: bool) -> dict[str, LabelledImages]:
     from torchvision import datasets
 
-    parts: dict[str, ImageSet] = {}
+    parts: dict[str, LabelledImages] = {}
     for split in ("train", "test"):
         stored = datasets.Food101(str(root), split=split, download=download)
         parts[split] = _files(root, stored, stored._image_files, stored._labels)
     return parts
 
 
-def _flowers(root: Path, download: bool) -> dict[str, ImageSet]:
+def _flowers(root: Path, download: bool) -> dict[str, LabelledImages]:
     from torchvision import datasets
 
-    parts: dict[str, ImageSet] = {}
+    parts: dict[str, LabelledImages] = {}
     for split in ("train", "val", "test"):
         try:
             stored = datasets.Flowers102(str(root), split=split, download=download)
@@ -78,7 +70,7 @@ def _flowers(root: Path, download: bool) -> dict[str, ImageSet]:
     return parts
 
 
-def _imagenet(root: Path, download: bool) -> dict[str, ImageSet]:
+def _imagenet(root: Path, download: bool) -> dict[str, LabelledImages]:
     if download:
         raise ValueError(
             "imagenet cannot be downloaded: its terms need an account; unpack it to train/ and val/ folders"
@@ -88,7 +80,7 @@ def _imagenet(root: Path, download: bool) -> dict[str, ImageSet]:
     return open_folder(root)
 
 
-_READERS: dict[str, Callable[[Path, bool], dict[str, ImageSet]]] = {
+_READERS: dict[str, Callable[[Path, bool], dict[str, LabelledImages]]] = {
     "cifar10": _cifar("cifar10"),
     "cifar100": _cifar("cifar100"),
     "pets": _pets,
@@ -99,7 +91,7 @@ _READERS: dict[str, Callable[[Path, bool], dict[str, ImageSet]]] = {
 KNOWN_NAMES = tuple(_READERS)
 
 
-def open_known(name: str, root: Path | None, *, download: bool) -> dict[str, ImageSet]:
+def open_known(name: str, root: Path | None, *, download: bool) -> dict[str, LabelledImages]:
     folder = default_root() / ("imagenet" if name == "imagenet" else "") if root is None else root
     if download:
         folder.mkdir(parents=True, exist_ok=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from nearsight.datasets.labelled import LabelledImages
 from nearsight.datasets.splitting import as_words, read_labels
 from nearsight.datasets.stored import ArrayImages
-from nearsight.images.imageset import ImageSet
 from nearsight.text import printable
 
 _MAX_BYTES = 64 * 2**30
@@ -42,7 +42,7 @@ def _pixels(array: np.ndarray, what: str) -> np.ndarray:
     return np.broadcast_to(array, (*array.shape[:3], 3))  # grey is shown in three channels without a copy
 
 
-def open_npz(path: Path) -> dict[str, ImageSet]:
+def open_npz(path: Path) -> dict[str, LabelledImages]:
     arrays = _read_arrays(path)
     stored_classes = next((arrays[key] for key in _CLASS_KEYS if key in arrays), None)
     classes = None if stored_classes is None else as_words(stored_classes)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from nearsight.datasets.labelled import LabelledImages
 from nearsight.datasets.splitting import group_by_split, read_labels
 from nearsight.datasets.stored import EncodedImages
-from nearsight.images.imageset import ImageSet
 from nearsight.text import printable
 
 _IMAGE_COLUMNS = ("image", "img", "images", "jpg", "png", "webp", "bytes", "image_bytes", "pixel_values")
@@ -73,7 +73,7 @@ def _read_table(
     return np.frombuffer(b"".join(chunks), dtype=np.uint8), ends, labels, names, classes
 
 
-def open_parquet(paths: Sequence[Path], root: Path) -> dict[str, ImageSet]:
+def open_parquet(paths: Sequence[Path], root: Path) -> dict[str, LabelledImages]:
     """The splits that the file names speak of. The encoded images are held in memory; workers share it."""
     parquet = _import_pyarrow()
     tables = {split: _read_table(parquet, members) for split, members in group_by_split(paths, root).items()}

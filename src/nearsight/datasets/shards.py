@@ -17,9 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
+from nearsight.datasets.labelled import LabelledImages, digest
 from nearsight.datasets.splitting import encode_labels, group_by_split
 from nearsight.images.decode import DEFAULT_LIMITS, Limits, decode_image
-from nearsight.images.imageset import BadImage, ImageSet, PackedNames, digest
+from nearsight.images.imageset import PackedNames
+from nearsight.images.unreadable import BadImage
 from nearsight.text import printable
 
 _IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp")
@@ -183,7 +185,7 @@ def looks_like_shard(path: Path) -> bool:
     return False
 
 
-def open_shards(paths: Sequence[Path], root: Path) -> tuple[dict[str, ImageSet], str]:
+def open_shards(paths: Sequence[Path], root: Path) -> tuple[dict[str, LabelledImages], str]:
     """The splits that the shards' names speak of (all of it train where they do not), and a note for the user."""
     indices: dict[str, ShardIndex] = {}
     for split, members in group_by_split(paths, root).items():
@@ -193,7 +195,7 @@ def open_shards(paths: Sequence[Path], root: Path) -> tuple[dict[str, ImageSet],
     if not any(index.names for index in indices.values()):
         raise ValueError(f"{printable(str(paths[0]))}: no images with labels in {len(paths)} shards")
     classes = _shard_classes(indices)
-    parts: dict[str, ImageSet] = {}
+    parts: dict[str, LabelledImages] = {}
     for split, index in indices.items():
         labels, classes = encode_labels(index.labels, classes)
         parts[split] = ShardImages(index, labels, classes)

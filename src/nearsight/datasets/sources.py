@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from nearsight.datasets.archive import ARCHIVE_SUFFIXES, safe_extract
+from nearsight.datasets.archive import ARCHIVE_SUFFIXES, unpacked
 from nearsight.datasets.bundled import open_clothing
 from nearsight.datasets.folder import open_folder
-from nearsight.datasets.known import KNOWN_NAMES, default_root, open_known
+from nearsight.datasets.known import KNOWN_NAMES, open_known
+from nearsight.datasets.labelled import LabelledImages, LabelledSplits
 from nearsight.datasets.npz import open_npz
 from nearsight.datasets.parquet import open_parquet
 from nearsight.datasets.shards import expand_braces, looks_like_shard, open_shards
 from nearsight.datasets.splitting import make_splits
 from nearsight.images.decode import IMAGE_SUFFIXES
-from nearsight.images.imageset import ImageSet, Splits
 from nearsight.text import printable
 
 _ACCEPTED = f"a folder, .npz, .parquet, .tar or .zip, 'clothing', or one of {', '.join(KNOWN_NAMES)}"
 
 
-def open_data(source: str | Path, *, seed: int = 0, val_fraction: float = 0.1, download: bool = False) -> Splits:
+def open_data(
+    source: str | Path, *, seed: int = 0, val_fraction: float = 0.1, download: bool = False
+) -> LabelledSplits:
     """Recognise a data source and open it.
 
     source: an image folder, a .npz, .parquet files, WebDataset .tar shards, an archive of an image folder, the name of
@@ -40,7 +40,7 @@ def open_data(source: str | Path, *, seed: int = 0, val_fraction: float = 0.1, d
 class OneSet(NamedTuple):
     """Labelled images to evaluate on, the split they are ('all' of a set without any), and where they come from."""
 
-    images: ImageSet
+    images: LabelledImages
     split: str
     origin: str
 
@@ -62,7 +62,7 @@ def open_images(source: str | Path, *, split: str = "", download: bool = False) 
     return OneSet(images, chosen, f"{kind}: {len(images)} images of {chosen}")
 
 
-def _find(source: str, download: bool) -> tuple[str, dict[str, ImageSet]]:
+def _find(source: str, download: bool) -> tuple[str, dict[str, LabelledImages]]:
     if source == "clothing" and not Path(source).exists():
         return "clothing (bundled)", open_clothing()
     name, colon, root = source.partition(":")
@@ -82,7 +82,7 @@ def _find(source: str, download: bool) -> tuple[str, dict[str, ImageSet]]:
     return _open_folder(path) if path.is_dir() else _open_file(path)
 
 
-def _open_folder(path: Path) -> tuple[str, dict[str, ImageSet]]:
+def _open_folder(path: Path) -> tuple[str, dict[str, LabelledImages]]:
     for suffix in (".parquet", ".tar"):
         # Two levels are enough for shards, and keep the search out of a million class files.
         found = sorted([*path.glob(f"*{suffix}"), *path.glob(f"*/*{suffix}")])
@@ -97,7 +97,7 @@ def _holds_images(path: Path) -> bool:
     return any(file.suffix.lower() in IMAGE_SUFFIXES for depth in ("*", "*/*") for file in path.glob(depth))
 
 
-def _open_file(path: Path) -> tuple[str, dict[str, ImageSet]]:
+def _open_file(path: Path) -> tuple[str, dict[str, LabelledImages]]:
     lower, shown = path.name.lower(), printable(str(path))
     if lower.endswith(".npz"):
         return f"arrays of {shown}", open_npz(path)
@@ -106,7 +106,7 @@ def _open_file(path: Path) -> tuple[str, dict[str, ImageSet]]:
     if lower.endswith(ARCHIVE_SUFFIXES):
         if lower.endswith(".tar") and _is_shard(path):
             return _open_tars(str(path), [path], path.parent)
-        return f"archive {shown}", open_folder(_extracted(path))
+        return f"archive {shown}", open_folder(unpacked(path, IMAGE_SUFFIXES))
     raise ValueError(f"{shown}: not a kind of data that is known; data is {_ACCEPTED}")
 
 
@@ -117,19 +117,9 @@ def _is_shard(path: Path) -> bool:
         raise ValueError(f"{printable(str(path))}: not a readable tar file: {printable(str(error))}") from None
 
 
-def _open_tars(source: str, paths: Sequence[Path], root: Path) -> tuple[str, dict[str, ImageSet]]:
+def _open_tars(source: str, paths: Sequence[Path], root: Path) -> tuple[str, dict[str, LabelledImages]]:
     for path in paths:
         if not path.is_file():
             raise ValueError(f"{printable(source)}: {printable(str(path))} does not exist")
     parts, note = open_shards(paths, root)
     return f"{len(paths)} WebDataset shards of {printable(source)}{note}", parts
-
-
-def _extracted(path: Path) -> Path:
-    """The archive's images, unpacked once; another file under the same name is another folder."""
-    status = path.stat()
-    identity = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
-    target = default_root() / "unpacked" / hashlib.sha256(os.fsencode(identity)).hexdigest()[:24]
-    if not target.is_dir():
-        safe_extract(path, target, suffixes=IMAGE_SUFFIXES)
-    return target

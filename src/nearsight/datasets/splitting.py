@@ -9,7 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from nearsight.images.imageset import BadImage, ImageSet, Splits, name_ranks, subset
+from nearsight.datasets.labelled import LabelledImages, LabelledSplits, subset
+from nearsight.images.imageset import Splits, name_ranks
+from nearsight.images.unreadable import BadImage
 from nearsight.text import printable
 
 _MOST_CLASSES = 30_000  # of numbered labels without as many images
@@ -42,11 +44,11 @@ def group_by_split(paths: Iterable[Path], root: Path) -> dict[str, list[Path]]:
 
 def make_splits(
     kind: str,
-    parts: dict[str, ImageSet],
+    parts: dict[str, LabelledImages],
     *,
     seed: int,
     val_fraction: float,
-) -> Splits:
+) -> LabelledSplits:
     """Fill in what is missing. `parts` has 'train' and perhaps 'val' and 'test'.
 
     Without val, a share of train is set aside; a test split is never used for that unless val_fraction is 0.
@@ -72,7 +74,7 @@ def make_splits(
     return Splits(train, val, test, origin)
 
 
-def split_by_class(images: ImageSet, *, seed: int, val_fraction: float) -> tuple[ImageSet, ImageSet]:
+def split_by_class(images: LabelledImages, *, seed: int, val_fraction: float) -> tuple[LabelledImages, LabelledImages]:
     """(train, val): an image goes to val when the hash of (seed, name) says so.
 
     No image changes sides when others are added or removed, except that a class of at least two images always has
@@ -150,7 +152,7 @@ def as_words(array: np.ndarray) -> list[str]:
     return [str(word) for word in array.reshape(-1)]
 
 
-def _check_classes(kind: str, parts: dict[str, ImageSet]) -> None:
+def _check_classes(kind: str, parts: dict[str, LabelledImages]) -> None:
     train = parts["train"]
     for name, times in Counter(train.classes).items():
         if times > 1:
@@ -174,7 +176,7 @@ def _check_classes(kind: str, parts: dict[str, ImageSet]) -> None:
         raise ValueError(f"{kind}: one class only ({printable(train.classes[0])!r}); a classifier needs two")
 
 
-def _check_readable(train: ImageSet) -> None:
+def _check_readable(train: LabelledImages) -> None:
     """Every class has an image that can be read. One read per class when all is well."""
     for label, name in enumerate(train.classes):
         first: BadImage | None = None

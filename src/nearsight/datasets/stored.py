@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from nearsight.datasets.labelled import digest
 from nearsight.images.decode import DEFAULT_LIMITS, Limits, decode_image, read_image_file
-from nearsight.images.imageset import PackedNames, digest
+from nearsight.images.imageset import PackedNames
 
 
 def _as_labels(labels: Sequence[int] | np.ndarray, count: int, num_classes: int) -> np.ndarray:

@@ -18,7 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from nearsight.images.decode import read_image_file
-from nearsight.images.imageset import BadImage, PackedNames, name_ranks
+from nearsight.images.imageset import PackedNames, Splits, name_ranks
+from nearsight.images.unreadable import BadImage
 from nearsight.text import printable
 
 _OVERHANG = 1.0  # pixels over the edge that are rounding, not worth a note
@@ -113,17 +114,7 @@ class DetectionSet:
         return state.hexdigest()
 
 
-@dataclass(frozen=True)
-class DetectionSplits:
-    """A detection data source, ready to train on."""
-
-    train: DetectionSet
-    val: DetectionSet
-    test: DetectionSet | None
-    origin: str
-    """One line for the user: what was recognised, how many images and boxes, how val was made."""
-    notes: tuple[str, ...] = ()
-    """What was cut or left out, with counts and an example each."""
+DetectionSplits = Splits[DetectionSet]
 
 
 class BoxCollector:

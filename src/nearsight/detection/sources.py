@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import re
 import tarfile
@@ -13,14 +12,14 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from nearsight.datasets.archive import ARCHIVE_SUFFIXES, safe_extract
-from nearsight.datasets.known import default_root
+from nearsight.datasets.archive import ARCHIVE_SUFFIXES, unpacked
 from nearsight.datasets.splitting import SPLIT_WORDS, split_word
 from nearsight.detection.coco_files import looks_like_coco, read_coco
 from nearsight.detection.dataset import BoxCollector, DetectionSet, DetectionSplits, hold_out, read_text
 from nearsight.detection.voc_files import read_voc
 from nearsight.detection.yolo_files import find_yolo, read_yolo
 from nearsight.images.decode import IMAGE_SUFFIXES
+from nearsight.images.imageset import Splits
 from nearsight.text import printable
 
 BUNDLED = "bccd"
@@ -105,7 +104,9 @@ def open_parts(source: str | Path) -> DetectionParts:
             f"{printable(str(source))}: no such file or folder; detection data is {_LAYOUTS}, or '{BUNDLED}'"
         )
     if path.is_file() and path.name.lower().endswith(ARCHIVE_SUFFIXES):
-        path = _extracted(path)
+        path = unpacked(path, (*IMAGE_SUFFIXES, *_ANNOTATION_SUFFIXES), "boxes\0")
+        inner = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
+        path = inner[0] if len(inner) == 1 and inner[0].is_dir() else path
     kind, read = _read(path)
     sets: dict[str, DetectionSet] = {split: read[split].build() for split in ("train", "val", "test") if split in read}
     notes = tuple(f"{split}: {note}" for split in sets for note in read[split].summary())
@@ -157,7 +158,7 @@ def _finish(parts: DetectionParts, seed: int, val_fraction: float) -> DetectionS
         if split in sets
     )
     origin = f"{kind}: {len(sets['train'].classes)} classes; {counts}; {how}"
-    return DetectionSplits(sets["train"], sets["val"], sets.get("test"), origin, notes)
+    return Splits(sets["train"], sets["val"], sets.get("test"), origin, notes)
 
 
 def _shared(sets: dict[str, DetectionSet], split: str) -> list[str]:
@@ -209,17 +210,3 @@ def _voc_files(folder: Path) -> dict[str, list[Path]]:
         if split_name and sub.is_dir() and (xmls := sorted(sub.rglob("*.xml"))):
             by_split[split_name] = xmls
     return by_split
-
-
-def _extracted(path: Path) -> Path:
-    """The archive's images and annotations, unpacked once; another file under the same name is another folder."""
-    status = path.stat()
-    identity = f"boxes\0{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
-    target = default_root() / "unpacked" / hashlib.sha256(identity.encode()).hexdigest()[:24]
-    if not target.is_dir():
-        safe_extract(path, target, suffixes=(*IMAGE_SUFFIXES, *_ANNOTATION_SUFFIXES))
-    inner = [entry for entry in target.iterdir() if not entry.name.startswith(".")]
-    return inner[0] if len(inner) == 1 and inner[0].is_dir() else target
-
-
-__all__ = ["BUNDLED", "DetectionParts", "DetectionSet", "DetectionSplits", "open_detection", "open_parts"]

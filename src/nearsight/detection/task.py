@@ -15,12 +15,13 @@ from torch import Tensor, nn
 from nearsight.classification.model import foreign_origin
 from nearsight.detection.anchors import BoxTargets
 from nearsight.detection.coco_metrics import CocoEvaluator, Found, Truth, to_corner_and_size
-from nearsight.detection.data import DetectionData
+from nearsight.detection.data import DetectionData, open_splits
 from nearsight.detection.dataset import DetectionSet
 from nearsight.detection.outputs import DetectorOutputs, detection_loss, postprocess
 from nearsight.detection.retinanet import RetinaNet, backbone_of, build_retinanet, create_detector
 from nearsight.detection.views import View, boxes_in_image
 from nearsight.detection.vit_backbone import ViTBackbone
+from nearsight.engine.batch_size import check_batch
 from nearsight.engine.task import Batch, Inputs, ProcessContext
 from nearsight.recipes.files import thaw
 from nearsight.recipes.recipe import Recipe
@@ -42,28 +43,24 @@ class DetectionTask:
     def __init__(self, recipe: Recipe, *, fit_batch: bool = False) -> None:
         if recipe.teacher:
             raise ValueError("detection does not learn from a teacher; leave out teacher and distillation")
-        self.data = DetectionData(recipe, fit_batch=fit_batch)
-        self.recipe = self.data.recipe
+        splits = open_splits(recipe)
+        self.recipe = recipe = check_batch(recipe, len(splits.train), fit=fit_batch)
+        self.data = DetectionData(recipe, splits)
         self.num_classes = len(self.data.splits.train.classes)
 
     @property
     def steps_per_epoch(self) -> int:
-        return self.data.order(0).steps(self.recipe.batch)
+        return self.data.steps_per_epoch
 
     @property
     def stays_on_device(self) -> bool:
         return self.data.resident
 
     def describe(self) -> list[str]:
-        where = "resident on the device" if self.data.resident else f"streamed by {self.recipe.workers} workers"
-        kept = "" if self.recipe.fraction == 1 else f"; {len(self.data.splits.train)} training images kept"
-        return [
-            f"data: {self.data.splits.origin}{kept}; {where}",
-            *(f"data: {note}" for note in self.data.splits.notes),
-        ]
+        return self.data.describe()
 
     def fingerprint(self) -> dict[str, Any]:
-        return {name: self.data.split(name).fingerprint() for name in ("train", "val", "test") if self.has_split(name)}
+        return self.data.fingerprint()
 
     def files(self) -> dict[str, str]:
         train = self.data.splits.train
@@ -87,16 +84,13 @@ class DetectionTask:
         return detection_loss(outputs, BoxTargets(*batch.targets)).total
 
     def sample_names(self, step: int) -> list[str]:
-        epoch, place = divmod(step, self.steps_per_epoch)
-        order = self.data.order(epoch)
-        names = self.data.splits.train.names
-        return [names[int(index)] for index in order.indices[order.part(place, self.recipe.batch)]]
+        return self.data.sample_names(step)
 
     def problems(self) -> list[str]:
-        return [f"{name}: {reason}" for name, reason in self.data.bad.reasons.items()]
+        return self.data.problems()
 
     def has_split(self, split: str) -> bool:
-        return split != "test" or self.data.splits.test is not None
+        return self.data.has_split(split)
 
     def evaluate(self, model: nn.Module, split: str, context: ProcessContext) -> Iterable[tuple[str, float]]:
         return self.evaluator(model, split, context).summary().items()
@@ -119,8 +113,10 @@ class DetectionTask:
         for batch in self.data.eval_batches(split, context):
             with torch.autocast(context.device.type, context.precision, enabled=context.precision != torch.float32):
                 outputs = model(batch.images)
-            sizes = [(int(images.sizes[index, 0]), int(images.sizes[index, 1])) for index in batch.indices]
-            yield from zip(batch.indices, found_in(outputs, batch.views, sizes), strict=True)
+            indices = batch.indices.tolist()
+            views = [self.data.eval_view(split, index) for index in indices]
+            sizes = [(int(images.sizes[index, 0]), int(images.sizes[index, 1])) for index in indices]
+            yield from zip(indices, found_in(outputs, views, sizes), strict=True)
 
     def observe(self, model: nn.Module, context: ProcessContext) -> Iterable[tuple[str, Any]]:
         return ()

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from nearsight.detection import EvalOptions, PredictOptions
-from nearsight.detection.batches import FILL, normalise, pad_images
+from nearsight.detection.batches import pad_images
 from nearsight.detection.coco_metrics import Found
 from nearsight.detection.data import EVAL_BATCH
 from nearsight.detection.dataset import DetectionSet
@@ -23,8 +23,8 @@ from nearsight.detection.task import build_detector, coco_results, compared, fou
 from nearsight.detection.views import plain_view, render
 from nearsight.engine.device import pick_device, pick_precision
 from nearsight.images.decode import picture_files, read_image_file
-from nearsight.images.imageset import BadImage
-from nearsight.images.unreadable import BadImageLog
+from nearsight.images.normalization import FILL, normalise
+from nearsight.images.unreadable import BadImage, BadImageLog
 from nearsight.recipes.recipe import Recipe
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import CATEGORIES
@@ -135,8 +135,7 @@ def _sets_to_measure(recipe: Recipe, data: str) -> tuple[str, dict[str, Detectio
         parts = open_parts(data)
         return parts.kind, parts.sets
     splits = open_detection(recipe.data, seed=recipe.data_seed, val_fraction=recipe.val_fraction)
-    own = {"train": splits.train, "val": splits.val, "test": splits.test}
-    return recipe.data, {name: images for name, images in own.items() if images is not None}
+    return recipe.data, splits.named
 
 
 class Detector:

@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from PIL import Image
 
 from nearsight.detection.dataset import BoxCollector, read_text
-from nearsight.images.decode import IMAGE_SUFFIXES
+from nearsight.images.decode import IMAGE_SUFFIXES, read_image_size
 from nearsight.text import printable
 
-_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 _SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
-_TURNED = (5, 6, 7, 8)  # EXIF orientations that swap height and width
 
 
 def read_yolo(root: Path, files: list[Path], classes: tuple[str, ...]) -> BoxCollector:
@@ -24,7 +21,7 @@ def read_yolo(root: Path, files: list[Path], classes: tuple[str, ...]) -> BoxCol
     collector = BoxCollector(root, classes)
     for number, file in enumerate(files, start=1):
         name = str(file.relative_to(root))
-        size = _size(file)
+        size = read_image_size(file)
         if size is None:
             collector.note("unreadable images left out", printable(name))
             continue
@@ -70,16 +67,6 @@ def _read_labels(collector: BoxCollector, image: int, size: tuple[int, int], pat
             (row + high / 2) * height,
         )
         collector.add_box(image, corners, int(label), where)
-
-
-def _size(file: Path) -> tuple[int, int] | None:
-    """(height, width) of the upright image, from its header."""
-    try:
-        with Image.open(file, formats=_FORMATS) as image:
-            turned = image.getexif().get(0x0112, 1) in _TURNED
-            return (image.width, image.height) if turned else (image.height, image.width)
-    except Exception:  # decoders raise nearly every type on damaged input; each of them means this image is bad
-        return None
 
 
 def find_yolo(root: Path) -> tuple[tuple[str, ...], dict[str, list[Path]]] | None:

@@ -6,8 +6,6 @@ CUDA graph. An image's augmentation does not depend on which other images are in
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,6 +14,7 @@ from nearsight.images import batch_color as color
 from nearsight.images import batch_geometry as geometry
 from nearsight.images import batch_rand_augment as rand_augment
 from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD, Augment, Interpolation
+from nearsight.images.normalization import Normalize
 from nearsight.images.transforms import resized_shape
 from nearsight.randomness import hash32, to_unit
 
@@ -29,35 +28,17 @@ def _may_ask(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
-class Normalize(nn.Module):
-    """Float [B, 3, H, W] of 0..255 → (x / 255 − mean) / std."""
-
-    scale: Tensor
-    shift: Tensor
-
-    def __init__(self, mean: tuple[float, float, float], std: tuple[float, float, float]) -> None:
-        super().__init__()
-        mean_, std_ = (torch.tensor(value, dtype=torch.float64).view(1, 3, 1, 1) for value in (mean, std))
-        self.register_buffer("scale", (1 / (255 * std_)).float(), persistent=False)
-        self.register_buffer("shift", (-mean_ / std_).float(), persistent=False)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return images * self.scale + self.shift
-
-
 class BatchAugment(nn.Module):
     """uint8 [B, 3, H, W] and keys int64 [B] → normalised float32 [B, 3, size, size].
 
-    `done` says what a worker has already carried out: nothing, the crop, or everything but erasing and normalising.
+    `cropped` says that a worker has already cut the images to size.
     """
 
     fill: Tensor
 
-    def __init__(self, augment: Augment, *, done: Literal["nothing", "crop", "all"] = "nothing") -> None:
+    def __init__(self, augment: Augment, *, cropped: bool = False) -> None:
         super().__init__()
-        if done not in ("nothing", "crop", "all"):
-            raise ValueError(f"done must be nothing, crop or all, got {done!r}")
-        self.augment, self.done = augment, done
+        self.augment, self.cropped = augment, cropped
         self.normalize = Normalize(augment.mean, augment.std)
         mean = torch.tensor(augment.mean)
         self.register_buffer("fill", torch.round(mean * 255), persistent=False)
@@ -72,12 +53,11 @@ class BatchAugment(nn.Module):
             [1, _CROP_DRAWS, 3, _ERASE_DRAWS, _RAND_DRAWS * augment.rand_num_ops], dim=1
         )
         pixels = images.to(torch.float32)
-        if self.done != "all":
-            pixels = self._place(pixels, crop_draw, flip_draw[:, 0] < augment.flip)
-            for slot in range(augment.rand_num_ops):
-                pixels = self._rand_augment(pixels, rand_draw[:, slot * _RAND_DRAWS : (slot + 1) * _RAND_DRAWS])
-            if augment.jitter:
-                pixels = self._jitter(pixels, jitter_draw)
+        pixels = self._place(pixels, crop_draw, flip_draw[:, 0] < augment.flip)
+        for slot in range(augment.rand_num_ops):
+            pixels = self._rand_augment(pixels, rand_draw[:, slot * _RAND_DRAWS : (slot + 1) * _RAND_DRAWS])
+        if augment.jitter:
+            pixels = self._jitter(pixels, jitter_draw)
         if pixels.shape[-2:] != (augment.size, augment.size):
             raise ValueError(f"images are {tuple(pixels.shape[-2:])}, expected {augment.size} × {augment.size}")
         out = self.normalize(pixels)
@@ -85,7 +65,7 @@ class BatchAugment(nn.Module):
 
     def _place(self, pixels: Tensor, unit: Tensor, flip: Tensor) -> Tensor:
         augment, (height, width) = self.augment, pixels.shape[-2:]
-        if self.done == "crop" or augment.crop == "none":
+        if self.cropped or augment.crop == "none":
             return torch.where(flip[:, None, None, None], pixels.flip(-1), pixels)
         if augment.crop == "pad":
             if min(height, width) + 2 * augment.padding < augment.size:

@@ -18,7 +18,7 @@ from nearsight.images import batch_color as color
 from nearsight.images.augmentation import Interpolation
 from nearsight.images.batch_geometry import warp
 
-# An image's operation is a position here, in the order of the per-image path; a declined operation becomes the last.
+# An image's operation is a position here, in the order of timm's list; a declined operation becomes the last.
 OPERATIONS = (
     *("autocontrast", "equalize", "invert", "rotate", "posterize", "solarize", "solarize_add", "color", "contrast"),
     *("brightness", "sharpness", "shear_col", "shear_row", "translate_col", "translate_row", "identity"),

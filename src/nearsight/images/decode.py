@@ -16,12 +16,20 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from nearsight.images.imageset import BadImage
-
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".jfif", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+from nearsight.images.unreadable import BadImage
 
 # Only plain raster formats: Pillow also opens formats that start other programs (EPS) or fetch other files.
-_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+_FORMATS = {
+    "JPEG": (".jpg", ".jpeg", ".jfif"),
+    "PNG": (".png",),
+    "WEBP": (".webp",),
+    "BMP": (".bmp",),
+    "GIF": (".gif",),
+    "TIFF": (".tif", ".tiff"),
+    "PPM": (".ppm", ".pgm"),
+}
+IMAGE_SUFFIXES = tuple(suffix for suffixes in _FORMATS.values() for suffix in suffixes)
+
 _EXIF_ORIENTATION = 0x0112
 _UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -32,6 +40,7 @@ _UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+_SIDEWAYS = (5, 6, 7, 8)  # orientations that swap height and width
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
@@ -75,6 +84,16 @@ def read_image_file(path: Path, name: str, limits: Limits = DEFAULT_LIMITS) -> n
     return decode_image(data, name, limits)
 
 
+def read_image_size(path: Path) -> tuple[int, int] | None:
+    """(height, width) of the upright image, from the file's header; None where it cannot be read."""
+    try:
+        with Image.open(path, formats=tuple(_FORMATS)) as image:
+            sideways = image.getexif().get(_EXIF_ORIENTATION, 1) in _SIDEWAYS
+            return (image.width, image.height) if sideways else (image.height, image.width)
+    except Exception:  # decoders raise nearly every type on damaged input; each of them means this image is bad
+        return None
+
+
 def decode_image(data: bytes, name: str, limits: Limits = DEFAULT_LIMITS) -> np.ndarray:
     """An encoded image as uint8 [H, W, 3]: RGB, upright, first frame, transparency over white."""
     if not data:
@@ -85,7 +104,7 @@ def decode_image(data: bytes, name: str, limits: Limits = DEFAULT_LIMITS) -> np.
         _check_png(data, name)
     try:
         with _strict_warnings():
-            image = Image.open(BytesIO(data), formats=_FORMATS)
+            image = Image.open(BytesIO(data), formats=tuple(_FORMATS))
         width, height = image.size
         _check_size(width, height, name, limits)
         image.load()

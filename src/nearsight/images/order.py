@@ -35,6 +35,21 @@ class EpochOrder:
         end = min(start + local, (step + 1) * batch, len(self))
         return slice(min(start, end), end)
 
+    def parts(
+        self, batch: int, rank: int = 0, world: int = 1, *, start_step: int = 0, drop_last: bool = True
+    ) -> list[slice]:
+        """What process `rank` takes at each step from `start_step` on, but for steps of which it has no share."""
+        local_batch(batch, world)
+        steps = self.steps(batch, drop_last=drop_last)
+        if steps == 0:
+            raise ValueError(
+                f"a global batch of {batch} is larger than the {len(self)} samples of an epoch: make it smaller"
+            )
+        if not 0 <= start_step <= steps:
+            raise ValueError(f"cannot start at step {start_step}: the epoch has {steps}")
+        parts = (self.part(step, batch, rank, world) for step in range(start_step, steps))
+        return [part for part in parts if part.start < part.stop]
+
 
 def local_batch(batch: int, world: int) -> int:
     """Samples per process; a global batch that does not divide would make results depend on the number of processes."""

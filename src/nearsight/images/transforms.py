@@ -1,4 +1,4 @@
-"""The per-image path: what a loading worker does to one decoded image. Everything leaves as uint8 [3, size, size]."""
+"""The per-image path: what a dataloader worker does to one decoded image. All leave as uint8 [3, size, size]."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.
 def seeded(key: int) -> Iterator[None]:
     """The global generators of Python, NumPy and torch start from `key` inside and are put back afterwards.
 
-    The transforms of timm and torchvision draw from those; nothing else may notice.
+    torchvision's transforms draw from those; nothing else may notice.
     """
     python_state, numpy_state, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
     random.seed(key)
@@ -74,19 +74,16 @@ class EvalTransform:
         return np.asarray(resized)
 
 
-class TrainTransform:
-    """Crop, flip, RandAugment and colour jitter by timm and torchvision, seeded by the sample's key.
+class TrainCrop:
+    """The training crop by torchvision, seeded by the sample's key; BatchAugment does the rest (`cropped=True`)."""
 
-    With `crop_only`, just the crop: the rest is left to BatchAugment on the device (`done="crop"`), which takes most of
-    the work from the workers. Normalising and erasing are always done there.
-    """
-
-    def __init__(self, augment: Augment, *, crop_only: bool = False) -> None:
-        from timm.data.auto_augment import RandAugment, rand_augment_ops
+    def __init__(self, augment: Augment) -> None:
         from torchvision import transforms
 
-        size, resample = augment.size, _RESAMPLE[augment.interpolation]
+        size = augment.size
         self._size = size
+        self._fit_first = augment.crop != "resized"
+        self._fit = EvalTransform(size, crop_ratio=1.0, interpolation=augment.interpolation)
         steps: list = []
         if augment.crop == "resized":
             steps.append(
@@ -96,50 +93,10 @@ class TrainTransform:
             )
         elif augment.crop == "pad":
             steps.append(transforms.RandomCrop(size, padding=augment.padding))
-        self._fit_first = augment.crop != "resized"
-        if not crop_only:
-            if augment.flip:
-                steps.append(transforms.RandomHorizontalFlip(augment.flip))
-            if augment.rand_num_ops:
-                fill = tuple(round(255 * channel) for channel in augment.mean)
-                settings = {
-                    "img_mean": fill,
-                    "interpolation": resample,
-                    "magnitude_std": augment.rand_std,
-                    # A strength of exactly 10 would posterize to 0 bits, which Pillow refuses.
-                    "magnitude_max": 9.999,
-                }
-                operations = rand_augment_ops(
-                    augment.rand_magnitude, augment.rand_prob, settings, list(RAND_AUGMENT_OPS)
-                )
-                steps.append(RandAugment(operations, augment.rand_num_ops))
-            if augment.jitter:
-                steps.append(transforms.ColorJitter(augment.jitter, augment.jitter, augment.jitter))
         self._steps = transforms.Compose(steps)
-        self._fit = EvalTransform(size, crop_ratio=1.0, interpolation=augment.interpolation)
 
     def __call__(self, image: np.ndarray, key: int) -> Tensor:
         if self._fit_first and image.shape[:2] != (self._size, self._size):
             image = self._fit._fit(image)
         with seeded(key):
             return to_tensor(self._steps(Image.fromarray(image)))
-
-
-# timm's names, strength growing with magnitude; the order is also BatchAugment's.
-RAND_AUGMENT_OPS = (
-    "AutoContrast",
-    "Equalize",
-    "Invert",
-    "Rotate",
-    "PosterizeIncreasing",
-    "SolarizeIncreasing",
-    "SolarizeAdd",
-    "ColorIncreasing",
-    "ContrastIncreasing",
-    "BrightnessIncreasing",
-    "SharpnessIncreasing",
-    "ShearX",
-    "ShearY",
-    "TranslateXRel",
-    "TranslateYRel",
-)

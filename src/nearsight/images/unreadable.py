@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from nearsight.images.imageset import BadImage, ImageSet
-from nearsight.randomness import hash32
+from nearsight.images.imageset import ImageSet
 from nearsight.text import printable
 
-BadImagePolicy = Literal["skip", "error"]
+StandIns = Callable[[int], tuple[str, Sequence[int]]]
+"""For the image at an index: what those that may stand in for it have in common, and their indices in order."""
+
+
+class BadImage(Exception):
+    """An image that cannot be read: its name and why."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(name, reason)  # both in args, so that it survives pickling between processes
+        self.name = name
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{printable(self.name)}: {printable(self.reason)}"
 
 
 class TooManyBadImages(ValueError):
@@ -20,17 +31,14 @@ class TooManyBadImages(ValueError):
 
 
 class BadImageLog:
-    """The unreadable images met so far. The policy `skip` tolerates a share of the set, `error` tolerates none."""
+    """The unreadable images met so far, of which a share of the set is tolerated."""
 
-    def __init__(self, count: int, *, policy: BadImagePolicy = "skip", cap: float = 0.001, at_least: int = 5) -> None:
-        if policy not in ("skip", "error"):
-            raise ValueError(f"the policy for bad images must be skip or error, got {policy!r}")
+    def __init__(self, count: int, *, cap: float = 0.001, at_least: int = 5) -> None:
         if not 0 <= cap <= 1:
             raise ValueError(f"the tolerated share of bad images must be in 0..1, got {cap}")
-        self.policy: BadImagePolicy = policy
         self.reasons: dict[str, str] = {}
         self._count = count
-        self.limit = 0 if policy == "error" else min(count, max(at_least, math.ceil(cap * count)))
+        self.limit = min(count, max(at_least, math.ceil(cap * count)))
 
     def __len__(self) -> int:
         return len(self.reasons)
@@ -39,8 +47,6 @@ class BadImageLog:
         """Note name → reason; each image counts once, however often it is met. Raises when over the limit."""
         self.reasons.update(found)
         if len(self.reasons) > self.limit:
-            if self.policy == "error":
-                raise BadImage(*next(iter(self.reasons.items())))
             raise TooManyBadImages(f"{self.summary()}; at most {self.limit} are passed over: remove or repair them")
 
     def summary(self, show: int = 5) -> str:
@@ -52,25 +58,21 @@ class BadImageLog:
         return f"{len(self)} of {self._count} images unreadable ({first}{more})"
 
 
-def read_or_replace(images: ImageSet, index: int, found: dict[str, str], *, tries: int = 64) -> np.ndarray:
-    """Read an image; where it is bad, note it in `found` and read another of its class instead.
+def read_or_replace(images: ImageSet, index: int, stand_ins: StandIns, found: dict[str, str]) -> tuple[np.ndarray, int]:
+    """(pixels, index of what was read): the image at `index`, or the first readable stand-in.
 
-    The stand-in depends on the index alone, so every process, worker and epoch agrees on it, and as it comes from the
-    same class the label stays true.
+    Unreadable images are noted in `found`. Stand-ins depend on the index alone, so that every process, worker and epoch
+    agrees on them.
     """
     try:
-        return images.read(index)
+        return images.read(index), index
     except BadImage as bad:
+        first = bad
         found[bad.name] = bad.reason
-    label = images.labels[index]
-    members = np.flatnonzero(np.asarray(images.labels) == label)
-    start = hash32(index) % len(members)
-    for candidate in np.roll(members, -start)[:tries]:
+    group, others = stand_ins(index)
+    for other in others:
         try:
-            return images.read(int(candidate))
+            return images.read(other), other
         except BadImage as bad:
             found[bad.name] = bad.reason
-    raise TooManyBadImages(
-        f"class {printable(images.classes[label])!r}: no readable image among {min(tries, len(members))} tried, "
-        f"for example {printable(images.names[index])}: {printable(found[images.names[index]])}"
-    )
+    raise TooManyBadImages(f"{group}: no readable image among {1 + len(others)} tried, for example {first}")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from nearsight.datasets.loading import load_all
 from nearsight.datasets.shards import expand_braces
 from nearsight.datasets.sources import open_data
-from nearsight.images.loading import load_all
 
 
 def png(pixels: np.ndarray) -> bytes:

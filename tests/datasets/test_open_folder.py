@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from nearsight.datasets.labelled import subset, with_classes
 from nearsight.datasets.sources import open_data, open_images
 from nearsight.datasets.splitting import split_word
-from nearsight.images.imageset import subset, with_classes
 
 
 def test_train_and_val_are_taken_as_given(image_folder):

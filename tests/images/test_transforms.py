@@ -4,12 +4,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from timm.data.auto_augment import _RAND_INCREASING_TRANSFORMS
 from torchvision import transforms
 
 from nearsight.images.augmentation import Augment, Mixing
-from nearsight.images.batch_augment import BatchEval
+from nearsight.images.batch_augment import BatchAugment, BatchEval
 from nearsight.images.batch_rand_augment import NUM_CHOICES
-from nearsight.images.transforms import RAND_AUGMENT_OPS, EvalTransform, TrainTransform
+from nearsight.images.transforms import EvalTransform, TrainCrop
+from nearsight.randomness import sample_keys
 
 
 @pytest.mark.parametrize(("height", "width"), [(70, 90), (91, 40), (28, 28), (20, 33)])
@@ -40,22 +42,34 @@ def test_shapes_of_every_kind_become_square(picture):
     for height, width in ((1, 1), (1, 500), (300, 2), (8, 8)):
         pixels = picture(2, height, width)
         for crop in ("resized", "pad", "none"):
-            assert TrainTransform(Augment(size=8, crop=crop))(pixels, 3).shape == (3, 8, 8)
+            assert TrainCrop(Augment(size=8, crop=crop))(pixels, 3).shape == (3, 8, 8)
         assert EvalTransform(8)(pixels).shape == (3, 8, 8)
 
 
-def test_only_the_crop_is_done_where_the_device_does_the_rest(picture):
+def test_workers_do_only_the_crop(picture):
     pixels = picture(3, 20, 20)
     plain = Augment(size=20, crop="none", flip=1.0, rand_num_ops=3, rand_prob=1.0)
-    assert torch.equal(TrainTransform(plain, crop_only=True)(pixels, 1), torch.from_numpy(pixels).permute(2, 0, 1))
-    assert not torch.equal(TrainTransform(plain)(pixels, 1), torch.from_numpy(pixels).permute(2, 0, 1))
+    cropped = TrainCrop(plain)(pixels, 1)
+    assert torch.equal(cropped, torch.from_numpy(pixels).permute(2, 0, 1))
+    rest = BatchAugment(plain, cropped=True)(cropped[None], sample_keys(0, 0, torch.arange(1)))
+    assert not torch.allclose(rest, BatchEval(20)(cropped[None]))
+
+
+@pytest.mark.parametrize("crop", ["resized", "pad"])
+def test_crops_follow_from_the_key_alone(picture, crop):
+    transform, pixels = TrainCrop(Augment(size=9, crop=crop)), picture(5, 14, 14)
+    crops = [transform(pixels, key) for key in (1, 2, 1)]
+    assert torch.equal(crops[0], crops[2])
+    assert not torch.equal(crops[0], crops[1])
 
 
 def test_the_strongest_augmentation_never_fails(picture):
-    transform = TrainTransform(Augment(size=9, rand_num_ops=2, rand_magnitude=10, rand_std=5, rand_prob=1, jitter=1))
-    for key in range(200):
-        assert transform(picture(4), key).dtype == torch.uint8
-    assert len(RAND_AUGMENT_OPS) == NUM_CHOICES
+    augment = Augment(size=9, rand_num_ops=2, rand_magnitude=10, rand_std=5, rand_prob=1, jitter=1)
+    images = torch.from_numpy(picture(4)).permute(2, 0, 1).expand(200, -1, -1, -1)
+    out = BatchAugment(augment)(images, sample_keys(0, 0, torch.arange(200)))
+    assert out.dtype == torch.float32
+    assert out.isfinite().all()
+    assert len(_RAND_INCREASING_TRANSFORMS) == NUM_CHOICES
 
 
 @pytest.mark.parametrize(

@@ -251,8 +251,8 @@ def test_workers_leave_the_rest_to_the_device(images):
     square = images[..., :HEIGHT]
     keys = sample_keys(0, 0, torch.arange(8))
     augment = Augment(size=HEIGHT, crop="resized", rand_num_ops=1)
-    assert BatchAugment(augment, done="crop")(square, keys).shape == square.shape
-    plain = BatchAugment(Augment(size=HEIGHT, mean=(0, 0, 0), std=(1, 1, 1), rand_num_ops=2), done="all")
+    assert BatchAugment(augment, cropped=True)(square, keys).shape == square.shape
+    plain = BatchAugment(Augment(size=HEIGHT, mean=(0, 0, 0), std=(1, 1, 1), flip=0.0), cropped=True)
     assert torch.allclose(plain(square, keys) * 255, square.float(), atol=1e-3)
     with pytest.raises(ValueError, match=r"images are \(15, 21\), expected 15 × 15"):
         plain(images, keys)

@@ -8,17 +8,19 @@ import numpy as np
 import pytest
 import torch
 
+from nearsight.datasets.loading import LabelledBatches, load_all
 from nearsight.datasets.sources import open_data
 from nearsight.datasets.stored import ArrayImages
 from nearsight.images.augmentation import Augment
-from nearsight.images.imageset import BadImage
-from nearsight.images.loading import BatchStream, ResidentStream, load_all
+from nearsight.images.batch_augment import BatchAugment
 from nearsight.images.order import epoch_order
-from nearsight.images.transforms import EvalTransform, TrainTransform
-from nearsight.images.unreadable import BadImageLog, TooManyBadImages, read_or_replace
+from nearsight.images.streams import BatchStream, device_batches
+from nearsight.images.transforms import EvalTransform, TrainCrop
+from nearsight.images.unreadable import BadImageLog, TooManyBadImages
 from nearsight.randomness import sample_keys
 
-STRONG = Augment(size=8, rand_num_ops=2, jitter=0.3)
+CROP = Augment(size=8)
+FIELDS = ("images", "labels", "indices", "keys")
 
 
 @pytest.fixture
@@ -28,15 +30,19 @@ def images(picture) -> ArrayImages:
 
 def collect(stream) -> list[torch.Tensor]:
     batches = list(stream)
-    return [torch.cat([batch[field] for batch in batches]) for field in range(4)]
+    return [torch.cat([batch[field] for batch in batches]) for field in FIELDS]
 
 
-def stream_of(images, *, workers=0, rank=0, world=1, start_step=0, repeats=1, **options):
+def stream_in_order(images, batch, *, transform=None, rank=0, world=1, start_step=0, drop_last=True, **options):
+    order = epoch_order(len(images), 0, 0, shuffle=False)
+    parts = order.parts(batch, rank, world, start_step=start_step, drop_last=drop_last)
+    return BatchStream(LabelledBatches(images, transform or EvalTransform(8)), order, parts, **options)
+
+
+def stream_of(images, *, workers=0, rank=0, world=1, start_step=0, repeats=1):
     order = epoch_order(len(images), 5, 2, repeats=repeats)
-    transform = TrainTransform(STRONG)
-    return BatchStream(
-        images, order, 6, transform=transform, workers=workers, rank=rank, world=world, start_step=start_step, **options
-    )
+    parts = order.parts(6, rank, world, start_step=start_step)
+    return BatchStream(LabelledBatches(images, TrainCrop(CROP)), order, parts, workers=workers)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -55,7 +61,7 @@ def test_processes_change_nothing(images, world):
     whole = list(stream_of(images))
     parts = [list(stream_of(images, rank=rank, world=world)) for rank in range(world)]
     for step, batch in enumerate(whole):
-        for field in range(4):
+        for field in FIELDS:
             assert torch.equal(batch[field], torch.cat([part[step][field] for part in parts]))
 
 
@@ -65,15 +71,15 @@ def test_an_epoch_resumes_at_any_step(images):
     for start in range(6):
         rest = list(stream_of(images, start_step=start))
         assert len(rest) == 5 - start
-        assert all(torch.equal(a.images, b.images) for a, b in zip(whole[start:], rest, strict=True))
+        assert all(torch.equal(a["images"], b["images"]) for a, b in zip(whole[start:], rest, strict=True))
 
 
 def test_the_last_short_batch(images):
-    order = epoch_order(30, 0, 0, shuffle=False)
-    options = {"transform": EvalTransform(8), "drop_last": False, "world": 2}
-    sizes = [[len(batch.labels) for batch in BatchStream(images, order, 8, rank=r, **options)] for r in (0, 1)]
-    assert sizes == [[4, 4, 4, 4], [4, 4, 4, 2]]
-    assert [len(b.labels) for b in BatchStream(images, order, 28, rank=1, **options)] == [14]
+    def sizes(batch, rank):
+        return [len(b["labels"]) for b in stream_in_order(images, batch, rank=rank, world=2, drop_last=False)]
+
+    assert [sizes(8, rank) for rank in (0, 1)] == [[4, 4, 4, 4], [4, 4, 4, 2]]
+    assert sizes(28, 1) == [14]
 
 
 def test_global_generators_are_left_alone(images):
@@ -94,22 +100,30 @@ def test_global_generators_are_left_alone(images):
 
 
 def test_augmentation_differs_between_epochs_and_repeats(images):
-    transform = TrainTransform(STRONG)
-    looks = [transform(images.read(0), sample_keys(0, epoch, 0, repeat)) for epoch in range(3) for repeat in range(3)]
-    assert len({look.numpy().tobytes() for look in looks}) >= 8
-    assert torch.equal(looks[0], transform(images.read(0), sample_keys(0, 0, 0, 0)))
+    strong = Augment(size=8, rand_num_ops=2, jitter=0.3)
+    crop, rest = TrainCrop(strong), BatchAugment(strong, cropped=True)
+
+    def look(epoch, repeat):
+        key = sample_keys(0, epoch, 0, repeat)
+        return rest(crop(images.read(0), key)[None], torch.tensor([key]))
+
+    looks = [look(epoch, repeat) for epoch in range(3) for repeat in range(3)]
+    assert len({one.numpy().tobytes() for one in looks}) >= 8
+    assert torch.equal(looks[0], look(0, 0))
 
 
 def test_resident_and_streamed_images_are_the_same_samples(images):
     order = epoch_order(30, 1, 0)
-    streamed = list(BatchStream(images, order, 7, transform=EvalTransform(8, crop_ratio=1.0), start_step=1))
-    resident = list(ResidentStream(load_all(images, 8), torch.from_numpy(images.labels), order, 7, start_step=1))
+    parts = order.parts(7, start_step=1)
+    streamed = list(BatchStream(LabelledBatches(images, EvalTransform(8, crop_ratio=1.0)), order, parts))
+    pixels, labels = load_all(images, 8), torch.from_numpy(images.labels)
+    resident = [(pixels[indices], labels[indices], indices, keys) for indices, keys in device_batches(order, parts)]
     assert len(streamed) == len(resident) == 3
     for one, other in zip(streamed, resident, strict=True):
-        assert all(torch.equal(one[field], other[field]) for field in range(4))
+        assert all(torch.equal(one[field], value) for field, value in zip(FIELDS, other, strict=True))
 
 
-def test_steps_that_make_no_sense_are_refused(images):
+def test_steps_that_make_no_sense_are_refused():
     order = epoch_order(30, 0, 0)
     for options, message in (
         ({"batch": 31}, "batch of 31 is larger than the 30 samples"),
@@ -117,7 +131,7 @@ def test_steps_that_make_no_sense_are_refused(images):
         ({"batch": 10, "world": 3}, "batch of 10 cannot be shared by 3 processes"),
     ):
         with pytest.raises(ValueError, match=message):
-            BatchStream(images, order, transform=EvalTransform(8), **options)
+            order.parts(**options)
 
 
 # --- bad images
@@ -139,9 +153,7 @@ def test_bad_images_are_replaced_by_their_class_counted_and_named(damaged):
     results = []
     for workers in (0, 2):
         log = BadImageLog(len(train))
-        order = epoch_order(len(train), 0, 0)
-        stream = BatchStream(train, order, 6, transform=EvalTransform(8), workers=workers, bad=log)
-        results.append(collect(stream))
+        results.append(collect(stream_in_order(train, 6, workers=workers, bad=log)))
         assert log.reasons == BAD
     assert torch.equal(results[0][0], results[1][0])
     log = BadImageLog(len(train))
@@ -157,15 +169,8 @@ def test_too_many_bad_images_stop_the_run(damaged):
     train = open_data(damaged).train
     with pytest.raises(TooManyBadImages, match=r"2 of 24 images unreadable.*at most 1 are passed over"):
         load_all(train, 8, bad=BadImageLog(len(train), at_least=1))
-    stream = BatchStream(
-        train,
-        epoch_order(24, 0, 0),
-        24,
-        transform=EvalTransform(8),
-        workers=1,
-        bad=BadImageLog(24, policy="error"),
-    )
-    with pytest.raises(BadImage, match=r"cat/003\.png|dog/004\.png"):
+    stream = stream_in_order(train, 24, workers=1, bad=BadImageLog(24, cap=0, at_least=0))
+    with pytest.raises(TooManyBadImages, match=r"cat/003\.png|dog/004\.png"):
         list(stream)
 
 
@@ -184,9 +189,9 @@ def test_a_class_without_a_readable_image_is_named(damaged):
     for file in (damaged / "train" / "cat").iterdir():
         file.unlink()
     with pytest.raises(TooManyBadImages, match=r"class 'cat': no readable image among 12 tried.*No such file"):
-        read_or_replace(train, 5, {})
+        LabelledBatches(train, EvalTransform(8)).read(5, 0, {})
     with pytest.raises(TooManyBadImages):
-        list(BatchStream(train, epoch_order(24, 0, 0), 12, transform=EvalTransform(8), bad=BadImageLog(24, cap=1.0)))
+        list(stream_in_order(train, 12, bad=BadImageLog(24, cap=1.0)))
 
 
 def test_everything_travels_to_workers_that_do_not_share_memory(damaged, images):
@@ -195,8 +200,8 @@ def test_everything_travels_to_workers_that_do_not_share_memory(damaged, images)
         copy = pickle.loads(pickle.dumps(source))
         assert copy.fingerprint() == source.fingerprint()
         assert np.array_equal(copy.read(0), source.read(0))
-    transform = pickle.loads(pickle.dumps(TrainTransform(STRONG)))
-    assert torch.equal(transform(images.read(0), 5), TrainTransform(STRONG)(images.read(0), 5))
+    transform = pickle.loads(pickle.dumps(TrainCrop(CROP)))
+    assert torch.equal(transform(images.read(0), 5), TrainCrop(CROP)(images.read(0), 5))
 
 
 def test_progress_is_reported(images):

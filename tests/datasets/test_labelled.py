@@ -3,8 +3,10 @@ import pickle
 import numpy as np
 import pytest
 
+from nearsight.datasets.labelled import LabelledImages, first_classes, per_class_fraction, subset
 from nearsight.datasets.stored import ArrayImages
-from nearsight.images.imageset import BadImage, ImageSet, PackedNames, first_classes, per_class_fraction, subset
+from nearsight.images.imageset import PackedNames
+from nearsight.images.unreadable import BadImage
 from nearsight.text import printable
 
 
@@ -36,7 +38,7 @@ def test_printable_is_short_and_harmless():
 
 def test_parts_keep_images_labels_and_names_together(images):
     part = subset(subset(images, [7, 3, 22, 9]), [2, 0])
-    assert isinstance(part, ImageSet)
+    assert isinstance(part, LabelledImages)
     assert list(part.names) == ["row 22", "row 7"]
     assert part.labels.tolist() == [2, 3]
     assert np.array_equal(part.read(0), images.read(22))

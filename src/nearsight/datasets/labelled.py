@@ -1,0 +1,132 @@
+"""What a set of labelled images is, and how to take parts of one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from nearsight.images.imageset import ImageSet, PackedNames, Splits, name_ranks
+from nearsight.text import printable
+
+
+@runtime_checkable
+class LabelledImages(ImageSet, Protocol):
+    """Images with one label each."""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Class names; a label is a position here."""
+        ...
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int64 [N]."""
+        ...
+
+
+LabelledSplits = Splits[LabelledImages]
+
+
+def digest(names: Sequence[str], labels: np.ndarray, classes: Sequence[str], sizes: Iterable[int]) -> str:
+    """The fingerprint that every kind of set gives."""
+    state = hashlib.sha256()
+    for text in (*classes, "\0", *names):
+        state.update(text.encode("utf-8", "surrogateescape") + b"\0")
+    state.update(np.ascontiguousarray(labels, dtype="<i8").tobytes())
+    state.update(np.fromiter(sizes, dtype="<i8").tobytes())
+    return state.hexdigest()
+
+
+class _Part:
+    """Chosen images of another set, in the given order."""
+
+    def __init__(self, base: LabelledImages, indices: np.ndarray, classes: tuple[str, ...]) -> None:
+        self._base = base
+        self._indices = indices
+        self.classes = classes
+        self.labels = np.asarray(base.labels)[indices]
+        self.names = PackedNames(base.names[int(i)] for i in indices)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    def read(self, index: int) -> np.ndarray:
+        return self._base.read(int(self._indices[index]))
+
+    def fingerprint(self) -> str:
+        return digest([self._base.fingerprint()], self._indices, self.classes, ())
+
+
+def _part(images: LabelledImages, indices: np.ndarray, classes: tuple[str, ...]) -> LabelledImages:
+    if isinstance(images, _Part):  # one hop at most, however often parts are taken of parts
+        return _Part(images._base, images._indices[indices], classes)
+    return _Part(images, indices, classes)
+
+
+def subset(images: LabelledImages, indices: Iterable[int] | np.ndarray) -> LabelledImages:
+    """The images at `indices`, in that order; class names and labels stay."""
+    chosen = np.asarray(list(indices) if not isinstance(indices, np.ndarray) else indices, dtype=np.int64)
+    if chosen.size and (chosen.min() < 0 or chosen.max() >= len(images)):
+        raise ValueError(f"indices must lie in 0..{len(images) - 1}, got {chosen.min()}..{chosen.max()}")
+    return _part(images, chosen, images.classes)
+
+
+class _Renamed:
+    """The images of another set under a longer list of classes."""
+
+    def __init__(self, base: LabelledImages, labels: np.ndarray, classes: tuple[str, ...]) -> None:
+        self._base = base
+        self.classes, self.labels, self.names = classes, labels, base.names
+
+    def __len__(self) -> int:
+        return len(self._base)
+
+    def read(self, index: int) -> np.ndarray:
+        return self._base.read(index)
+
+    def fingerprint(self) -> str:
+        return digest([self._base.fingerprint()], self.labels, self.classes, ())
+
+
+def with_classes(images: LabelledImages, classes: Sequence[str]) -> LabelledImages:
+    """The same images with labels among `classes`, which may be more than theirs, never fewer."""
+    present = {images.classes[label] for label in np.unique(images.labels)}
+    unknown = sorted(present - set(classes))
+    if unknown:
+        shown = printable(", ".join(unknown[:5]))
+        raise ValueError(f"there are images of other classes than {printable(', '.join(classes))}: {shown}")
+    position = {name: label for label, name in enumerate(classes)}
+    labels = np.array([position.get(name, -1) for name in images.classes], dtype=np.int64)[np.asarray(images.labels)]
+    return _Renamed(images, labels, tuple(classes))
+
+
+def per_class_fraction(images: LabelledImages, f: float, seed: int = 0) -> LabelledImages:
+    """A fraction f of every class (rounded, at least one image), chosen by a hash of seed and name.
+
+    The chosen sets are nested: with the same seed, a smaller fraction is contained in a larger one.
+    """
+    if not 0 < f <= 1:
+        raise ValueError(f"the fraction of each class must be in (0, 1], got {f}")
+    ranks = name_ranks(images.names, seed)
+    chosen = []
+    for label in range(len(images.classes)):
+        members = np.flatnonzero(np.asarray(images.labels) == label)
+        keep = min(len(members), max(1, round(f * len(members))))
+        chosen.append(members[np.argsort(ranks[members], kind="stable")[:keep]])
+    return subset(images, np.sort(np.concatenate(chosen)))
+
+
+def first_classes(images: LabelledImages, n: int) -> LabelledImages:
+    """Only the first n classes."""
+    if not 1 <= n <= len(images.classes):
+        raise ValueError(f"the number of classes must be in 1..{len(images.classes)}, got {n}")
+    kept = np.flatnonzero(np.asarray(images.labels) < n)
+    if not len(kept):
+        raise ValueError(
+            f"a split of {len(images)} images has none of the first {n} classes "
+            f"({printable(', '.join(images.classes[:n]))}); keep more classes, or add images of these"
+        )
+    return _part(images, kept, images.classes[:n])

@@ -1,0 +1,83 @@
+"""Labelled images as tensors: in batches for a stream, or all at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nearsight.datasets.labelled import LabelledImages
+from nearsight.images.transforms import EvalTransform
+from nearsight.images.unreadable import BadImageLog, read_or_replace
+from nearsight.randomness import hash32
+from nearsight.text import printable
+
+_MOST_STAND_INS = 64
+
+Transform = Callable[[np.ndarray, int], Tensor]
+"""(uint8 [H, W, 3], key of the sample) → tensor, the same shape for every image."""
+
+
+class LabelledBatches:
+    """Makes batches for a stream. An image that cannot be read is replaced by another of its class."""
+
+    def __init__(self, images: LabelledImages, transform: Transform) -> None:
+        self.images, self.transform = images, transform
+
+    def __call__(self, indices: np.ndarray, keys: np.ndarray, found: dict[str, str]) -> dict[str, Tensor]:
+        pixels = [self.read(int(index), int(key), found) for index, key in zip(indices, keys, strict=True)]
+        return {
+            "images": torch.stack(pixels),
+            "labels": torch.from_numpy(np.asarray(self.images.labels)[indices]),
+            "indices": torch.from_numpy(indices),
+            "keys": torch.from_numpy(keys),
+        }
+
+    def read(self, index: int, key: int, found: dict[str, str]) -> Tensor:
+        pixels, _ = read_or_replace(self.images, index, self._same_class, found)
+        return self.transform(pixels, key)
+
+    def _same_class(self, index: int) -> tuple[str, Sequence[int]]:
+        """As they come from the same class, the label stays true."""
+        label = self.images.labels[index]
+        members = np.flatnonzero(np.asarray(self.images.labels) == label)
+        rolled = np.roll(members, -(hash32(index) % len(members)))[:_MOST_STAND_INS]
+        return f"class {printable(self.images.classes[label])!r}", rolled[rolled != index].tolist()
+
+
+def load_all(
+    images: LabelledImages,
+    size: int,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+    bad: BadImageLog | None = None,
+    threads: int | None = None,
+) -> Tensor:
+    """Every image as one uint8 tensor [N, 3, size, size]: short side resized to `size`, centre cropped.
+
+    `progress(done, total)` is called now and then. A bad image is replaced by another of its class and noted in `bad`.
+    """
+    log = BadImageLog(len(images)) if bad is None else bad
+    batches = LabelledBatches(images, EvalTransform(size, crop_ratio=1.0))
+    out = torch.empty((len(images), 3, size, size), dtype=torch.uint8)
+
+    def load(chunk: range) -> tuple[dict[str, str], int]:
+        found: dict[str, str] = {}
+        for index in chunk:
+            out[index] = batches.read(index, 0, found)
+        return found, len(chunk)
+
+    chunks = [range(start, min(start + 256, len(images))) for start in range(0, len(images), 256)]
+    done = 0
+    # Decoding leaves Python's lock, so threads help; results are taken in order, so reports do not depend on them.
+    with ThreadPoolExecutor(threads or min(8, os.cpu_count() or 1)) as pool:
+        for found, count in pool.map(load, chunks):
+            log.add(found)
+            done += count
+            if progress is not None:
+                progress(done, len(images))
+    return out

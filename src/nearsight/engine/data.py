@@ -1,0 +1,114 @@
+"""The data of a task: splits, order, streams and unreadable images. A task adds how its batches are made."""
+
+from __future__ import annotations
+
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Generic, NamedTuple
+
+from torch import Tensor
+
+from nearsight.engine.task import Inputs, ProcessContext
+from nearsight.images.imageset import Images, Splits
+from nearsight.images.order import EpochOrder, epoch_order
+from nearsight.images.streams import BatchStream, MakeBatch
+from nearsight.images.unreadable import BadImageLog
+from nearsight.recipes.recipe import Recipe
+
+_LARGEST_RESIDENT = 2 * 2**30  # bytes of images that are kept on the device without being asked
+
+
+class EvalBatch(NamedTuple):
+    """Images as they are evaluated."""
+
+    images: Tensor
+    """Normalised, on the device."""
+    indices: Tensor
+    """int64 [B], on the device: their places in the split."""
+
+
+class TaskData(ABC, Generic[Images]):
+    """The splits of a recipe, and batches of them: resident on the device when few, streamed by workers when many.
+
+    Which of the two depends on the data alone, never on the machine, because the two resample slightly differently.
+    """
+
+    def __init__(self, recipe: Recipe, splits: Splits[Images], *, resident_bytes: int) -> None:
+        self.recipe, self.splits = recipe, splits
+        small = resident_bytes <= _LARGEST_RESIDENT
+        self.resident = recipe.resident == "on" or (recipe.resident == "auto" and small)
+        self._bad: dict[str, BadImageLog] = {}
+
+    def describe(self) -> list[str]:
+        """For the user: where the images come from and how they are read."""
+        kept = "" if self.recipe.fraction == 1 else f"; {len(self.splits.train)} training images kept"
+        where = "resident on the device" if self.resident else f"streamed by {self.recipe.workers} workers"
+        return [f"data: {line}" for line in (f"{self.splits.origin}{kept}; {where}", *self.splits.notes)]
+
+    def fingerprint(self) -> dict[str, str]:
+        return {name: images.fingerprint() for name, images in self.splits.named.items()}
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return len(self.splits.train) // self.recipe.batch
+
+    def split(self, name: str) -> Images:
+        return self.splits.split(name)
+
+    def has_split(self, name: str) -> bool:
+        return name in self.splits.named
+
+    def order(self, epoch: int) -> EpochOrder:
+        return epoch_order(len(self.splits.train), self.recipe.seed, epoch, repeats=self.recipe.repeats)
+
+    def sample_names(self, step: int) -> list[str]:
+        """The samples of the global batch of a step."""
+        epoch, place = divmod(step, self.steps_per_epoch)
+        order = self.order(epoch)
+        return [self.splits.train.names[int(index)] for index in order.indices[order.part(place, self.recipe.batch)]]
+
+    def bad(self, split: str) -> BadImageLog:
+        """The unreadable images met so far in a split."""
+        if split not in self._bad:
+            self._bad[split] = BadImageLog(len(self.split(split)), cap=self.recipe.bad_images)
+        return self._bad[split]
+
+    def problems(self) -> list[str]:
+        """Every unreadable image met so far, and why."""
+        return [
+            f"{name}: {reason}" if split == "train" else f"{split}: {name}: {reason}"
+            for split, log in self._bad.items()
+            for name, reason in log.reasons.items()
+        ]
+
+    def training_batches(self, start_step: int, context: ProcessContext) -> Iterator[list[Inputs]]:
+        """Endless: the micro-batches of each step from ``start_step`` on."""
+        first_epoch, first_step = divmod(start_step, self.steps_per_epoch)
+        for epoch in itertools.count(first_epoch):
+            order = self.order(epoch)
+            start = first_step if epoch == first_epoch else 0
+            parts = order.parts(self.recipe.batch, context.rank, context.world_size, start_step=start)
+            for inputs in self.epoch(order, parts, context):
+                cut = {name: value.split(context.micro_batch) for name, value in inputs.items()}
+                yield [dict(zip(cut, parts, strict=True)) for parts in zip(*cut.values(), strict=True)]
+
+    @abstractmethod
+    def epoch(self, order: EpochOrder, parts: list[slice], context: ProcessContext) -> Iterator[Inputs]:
+        """The inputs of each part of the order."""
+
+    @abstractmethod
+    def eval_batches(self, split: str, context: ProcessContext) -> Iterator[EvalBatch]:
+        """This process's share of a split, each image once."""
+
+    def stream(
+        self, make: MakeBatch, split: str, order: EpochOrder, parts: list[slice], context: ProcessContext
+    ) -> BatchStream:
+        return BatchStream(
+            make,
+            order,
+            parts,
+            workers=0 if self.resident else self.recipe.workers,
+            bad=self.bad(split),
+            pin_memory=context.device.type == "cuda",
+        )
