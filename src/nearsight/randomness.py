@@ -12,17 +12,13 @@ from typing import Any
 import numpy as np
 
 # What a run's seed is hashed with for torch's own generator, so that its streams of numbers never meet.
-WEIGHTS_STREAM = 1  # initial weights
+INITIALISATION_STREAM = 1  # first weights
 STEP_STREAM = 2  # dropout and stochastic depth, with the step and the process
 
 _MASK = 0xFFFFFFFF
 # Odd multipliers below 2^31, so that a 32-bit value times one of them fits a signed 64-bit integer.
 _MULTIPLIERS = (0x2C1B3C6D, 0x297A2D39, 0x5BD1E995)
 _START = 0x9E3779B9
-
-# What a run's seed is hashed with, so that its uses draw from streams of their own.
-INITIALISATION_STREAM = 1
-STEP_STREAM = 2
 
 
 def scramble32(value: Any) -> Any:

@@ -52,6 +52,32 @@ class Predictor(Protocol):
         ...
 
 
+class InspectedRun(Protocol):
+    """A run as `inspect` and `explore` open it, without needing its data."""
+
+    recipe: Any
+    classes: Sequence[str]
+    picture_size: tuple[int, int]
+    """Height and width of the pictures that its model is shown."""
+
+    def fresh_model(self) -> Any:
+        """The run's model with fresh weights, from torch's global random state."""
+        ...
+
+    def validation_images(self) -> Any:
+        """The set it was validated on; its `fingerprint()` tells whether that has changed."""
+        ...
+
+    def in_turn(self, images: Any) -> Iterator[tuple[str, Any]]:
+        """(name, uint8 [H, W, 3]) of those that can be read, in an order that soon shows all kinds."""
+        ...
+
+    def predictions(self, outputs: Any, size: tuple[int, int]) -> list[dict[str, Any]]:
+        """What the model's outputs say of one picture of this (height, width): `label`, `probability`, and perhaps
+        `box`."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskKind:
     """A task as the verbs know it. Options are dataclasses whose fields `recipes.fields.option` made."""
@@ -74,6 +100,8 @@ class TaskKind:
     """(run, data="", *, split="", device="auto", options=None) → Evaluation."""
     load: Callable[..., Predictor]
     """(run, device="auto") → Predictor."""
+    inspect: Callable[..., InspectedRun] | None = None
+    """(RunFolder) → InspectedRun; None where models of the task cannot be looked into."""
 
 
 _KINDS: dict[str, TaskKind] = {}

@@ -1,5 +1,6 @@
 """Runs and pictures made up for the explorer's tests."""
 
+import json
 from io import BytesIO
 from pathlib import Path
 
@@ -7,8 +8,10 @@ import numpy as np
 import torch
 from PIL import Image
 
+from nearsight.detection.task import build_detector
 from nearsight.models import create_model
 from nearsight.recipes.files import freeze
+from nearsight.recipes.named import named_recipe
 from nearsight.recipes.recipe import Recipe
 from nearsight.runs.checkpoint import CheckpointStore
 
@@ -27,6 +30,29 @@ def make_run(folder: Path, *, model: str = "convit_nano_32", steps: tuple[int, .
             if name.endswith("attn.gate"):
                 weights[name] = torch.full_like(weights[name], 1 - step / 4)
         store.save(step, {"model": weights}, {"best": {"step": 4, "weights": "model"}})
+    store.point("best", 4)
+    return folder
+
+
+def make_detection_run(folder: Path, *, model: str = "retinanet_sasa_resnet26", **options) -> Path:
+    """A detection run folder as training leaves it, of wide pictures of cells."""
+    folder.mkdir(parents=True)
+    options = {"layers": [1, 1, 1, 1], "width_multiplier": 0.25, "kernel_size": 3, **options}
+    recipe = named_recipe("retinanet_small").with_changes(
+        model=model,
+        model_options={"channels": 16, "head_depth": 1, **options},
+        image_size=128,
+        image_height=90,
+        data="bccd",
+    )
+    (folder / "config.yaml").write_text(freeze(recipe))
+    classes = ("RBC", "WBC", "Platelets")
+    listed = [{"id": number, "name": name} for number, name in enumerate(classes, start=1)]
+    (folder / "categories.json").write_text(json.dumps(listed))
+    store = CheckpointStore(folder / "checkpoints", keep=10)
+    weights = build_detector(recipe, 3).state_dict()
+    weights["heads.classes.predictor.bias"].zero_()  # every box is sure enough to be shown
+    store.save(4, {"model": weights}, {"best": {"step": 4, "weights": "model"}})
     store.point("best", 4)
     return folder
 

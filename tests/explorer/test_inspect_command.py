@@ -6,11 +6,12 @@ import shutil
 
 import pytest
 from cyclopts import App
+from explorer_helpers import make_detection_run
 from PIL import Image
 
 from nearsight.cli.inspect import inspect
-from nearsight.cli.pictures import pictures_for, samples_of
 from nearsight.datasets.sources import open_data
+from nearsight.explorer.pictures import pictures_of
 from nearsight.explorer.sources import open_source
 
 
@@ -55,14 +56,25 @@ def test_a_run_is_looked_at_with_its_own_validation_pictures(run_folder, tmp_pat
     arguments = ["deit_nano_32", str(run_folder), "--figure", "7", "--out", str(tmp_path / "f.png")]
     assert call(*arguments) == 0
     assert "the validation pictures of nano-1" in capsys.readouterr().err
-    own = pictures_for(open_source(str(run_folder)))
+    own = pictures_of([open_source(str(run_folder))])
     val = open_data("clothing").val
     assert own.images.fingerprint() == val.fingerprint()
     assert [name for name, _ in own.take(4)] == list(val.classes[:4])  # one of each class in turn
     assert len(own.at_most(10**6)) == len(val)
 
 
-def test_samples_are_few_and_small_and_those_that_can_be_read(run_folder, tmp_path, capsys):
+def test_a_detection_run_is_inspected_like_any_other(tmp_path, capsys):
+    run = make_detection_run(tmp_path / "cells-1")
+    assert call(str(run), "--images", "2") == 0
+    said = capsys.readouterr()
+    assert "local" in said.out
+    assert "pictures: the validation pictures of cells-1 (bccd)" in said.err
+    assert call(str(run), "--figure", "sasa-attention", "--out", str(tmp_path / "w.png")) == 0
+    layers = json.loads((tmp_path / "w.json").read_text())["layers"]
+    assert layers[0]["grid_size"] == [24, 32]
+
+
+def test_samples_are_few_and_small_and_those_that_can_be_read(run_folder, tmp_path):
     data = tmp_path / "data"
     for split, count in (("train", 8), ("val", 1)):
         for name in ("hat", "shoes", "skirt"):
@@ -73,18 +85,18 @@ def test_samples_are_few_and_small_and_those_that_can_be_read(run_folder, tmp_pa
     run = shutil.copytree(run_folder, tmp_path / "run")
     config = run / "config.yaml"
     config.write_text(config.read_text().replace("data: clothing", f"data: {data}"))
-    shown = samples_of([open_source("deit_nano_32"), open_source(str(run))])
+    pictures = pictures_of([open_source("deit_nano_32"), open_source(str(run))])
+    shown = pictures.samples()
     assert [name for name, _ in shown] == ["shoes", "skirt"]
     assert all(max(pixels.shape) == 1024 for _, pixels in shown)
-    assert "pictures: the validation pictures of run" in capsys.readouterr().err
-    assert len(samples_of([open_source(str(run_folder))])) == 12
-    assert samples_of([open_source("deit_nano_32")]) is None
+    assert pictures.origin.startswith("the validation pictures of run")
+    assert len(pictures_of([open_source(str(run_folder))]).samples()) == 12
 
 
 def test_the_bundled_pictures_stand_in_and_it_is_said_why(run_folder, tmp_path, capsys):
     moved = shutil.copytree(run_folder, tmp_path / "moved")
     (moved / "data.json").write_text('{"val": "another"}')
-    assert pictures_for(open_source(str(moved))).origin.endswith(
+    assert pictures_of([open_source(str(moved))]).origin.endswith(
         "(the run's own cannot be used: clothing has changed since)"
     )
     config = moved / "config.yaml"

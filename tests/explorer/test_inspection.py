@@ -7,8 +7,13 @@ import torch
 
 from nearsight.analysis import attention_maps, inspectable
 from nearsight.analysis.pictures import fit_picture
+from nearsight.classification.inspection import top_classes
 from nearsight.explorer.inspection import PARTS, inspect_picture, query_index
 from nearsight.models import ResNet, VisionTransformer
+
+
+def only_logits(logits, size):
+    return top_classes(logits)
 
 
 @pytest.fixture
@@ -39,7 +44,7 @@ def test_rows_of_a_convit(picture):
     model = VisionTransformer(
         width=36, depth=3, num_heads=9, num_gated_blocks=2, patch_size=8, img_size=(40, 56), num_classes=7
     ).eval()
-    inspection = inspect_picture(model, picture, ["a", "b", "c"])
+    inspection = inspect_picture(model, picture, lambda logits, size: top_classes(logits, ["a", "b", "c"]))
     row, col = 3, 5
     answer = read(inspection, (row + 0.5) / 5, (col + 0.5) / 7)
     for part in PARTS:
@@ -63,7 +68,7 @@ def test_rows_of_a_convit(picture):
 def test_windows_of_a_sasa_resnet(picture):
     model = ResNet(layers=(1, 1, 1, 1), attention_stages=(3, 4), num_heads=2, kernel_size=5, num_classes=3).eval()
     wide = fit_picture("noise", picture.pixels, (128, 192))
-    inspection = inspect_picture(model, wide, None)
+    inspection = inspect_picture(model, wide, only_logits)
     answer = read(inspection, 0.0, 0.999)
     expected = attention_maps(model, wide.tensor())
     for layer in (0, 1):
@@ -75,10 +80,10 @@ def test_windows_of_a_sasa_resnet(picture):
 
 def test_timm_models(picture):
     vit = timm.create_model("vit_tiny_patch16_224", pretrained=False, depth=2, img_size=(48, 80), num_classes=0)
-    inspection = inspect_picture(vit.eval(), fit_picture("n", picture.pixels, (48, 80)), None)
+    inspection = inspect_picture(vit.eval(), fit_picture("n", picture.pixels, (48, 80)), only_logits)
     assert [layer.key_grid for layer in inspection.layers] == [(3, 5), (3, 5)]
     convit = timm.create_model("convit_tiny", pretrained=False).eval()
-    inspection = inspect_picture(inspectable(convit), fit_picture("n", picture.pixels, (224, 224)), None)
+    inspection = inspect_picture(inspectable(convit), fit_picture("n", picture.pixels, (224, 224)), only_logits)
     assert [layer.kind for layer in inspection.layers] == ["gpsa"] * 10 + ["plain"] * 2
     # What one convit_tiny holds for one picture: 12 mixed, 10 content and 10 positional layers of 4 heads, in float16.
     assert inspection.num_bytes == 224 * 224 * 3 + (12 + 10 + 10) * 4 * 196**2 * 2

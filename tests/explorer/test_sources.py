@@ -1,13 +1,18 @@
 """What a person types is recognised, and what is wrong with it is said."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import timm
 import torch
-from explorer_helpers import make_run
+from explorer_helpers import make_detection_run, make_run
 from safetensors.torch import save_file
 
+from nearsight import tasks
 from nearsight.analysis.pictures import fit_picture
+from nearsight.explorer.inspection import inspect_picture
+from nearsight.explorer.pictures import pictures_of
 from nearsight.explorer.sources import ModelSource, RunSource, open_source, untrained
 from nearsight.models import create_model
 from nearsight.recipes.files import freeze
@@ -19,7 +24,7 @@ def test_a_run_has_its_beginning_and_its_snapshots(tmp_path):
     source = open_source(str(make_run(tmp_path / "nano-1")))
     assert isinstance(source, RunSource)
     assert source.name == "nano-1"
-    assert source.classes == ["hat", "shoes", "<b>skirt</b>"]
+    assert source.inspected.classes == ["hat", "shoes", "<b>skirt</b>"]
     assert [(s.step, s.label) for s in source.snapshots] == [
         (0, "before training"), (4, "step 4 (selected)"), (8, "step 8"),
     ]  # fmt: skip
@@ -58,7 +63,7 @@ def test_a_beginning_is_the_run_s_own(tmp_path):
         def training_module(self, model):
             return model
 
-    state = TrainState(Task(), source.recipe, World(), torch.device("cpu"))
+    state = TrainState(Task(), source.inspected.recipe, World(), torch.device("cpu"))
     torch.testing.assert_close(source.load(0).state_dict(), state.model.state_dict(), atol=0, rtol=0)
 
 
@@ -91,6 +96,31 @@ def test_given_weights_under_either_naming(tmp_path):
         open_source("convit_small", weights=tmp_path / "absent.safetensors").load()
 
 
+def test_detection_runs(tmp_path):
+    source = open_source(str(make_detection_run(tmp_path / "cells-1")))
+    assert source.num_classes == 3
+    assert source.selected_step == 4
+    model = source.load()
+    assert model.heads.classes.predictor.bias.unique().tolist() == [0.0]
+    assert source.load(0).heads.classes.predictor.bias.max() < -4
+    assert source.image_size(model) == (96, 128)  # 90×128 up to what the stride of 32 divides
+    name, pixels = pictures_of([open_source("deit_nano_32"), source]).take(1)[0]
+    assert name.endswith(".jpg") or name.endswith(".png")
+    inspection = inspect_picture(model, fit_picture(name, pixels, (96, 128)), source.predictions)
+    assert [layer.name for layer in inspection.layers] == [f"stage {stage}, block 1" for stage in (1, 2, 3, 4)]
+    found = inspection.describe()["predictions"]
+    assert {one["label"] for one in found} <= {"RBC", "WBC", "Platelets"}
+    assert all(0 <= one["box"][0] < one["box"][2] <= 1 and 0 <= one["box"][1] < one["box"][3] <= 1 for one in found)
+    assert found[0]["probability"] == pytest.approx(0.5, abs=0.2)
+
+
+def test_a_task_whose_models_cannot_be_looked_into(run_folder, monkeypatch):
+    kind = tasks.task_kind("classification")
+    monkeypatch.setattr("nearsight.classification.KIND", dataclasses.replace(kind, inspect=None))
+    with pytest.raises(ValueError, match="a run of classification, whose models cannot be looked into"):
+        open_source(str(run_folder))
+
+
 def test_folders_that_are_no_runs(tmp_path):
     with pytest.raises(ValueError, match="no run: it has no config"):
         open_source(str(tmp_path))
@@ -100,7 +130,7 @@ def test_folders_that_are_no_runs(tmp_path):
     detector = tmp_path / "cells"
     detector.mkdir()
     (detector / "config.yaml").write_text(freeze(named_recipe("retinanet_small")))
-    with pytest.raises(ValueError, match="cells is a run of detection; only runs of classification"):
+    with pytest.raises(ValueError, match=r"cells/categories\.json does not list the run's classes"):
         open_source(str(detector))
     (run / "classes.txt").unlink()
     with pytest.raises(ValueError, match=r"no classes\.txt"):

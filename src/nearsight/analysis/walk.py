@@ -32,6 +32,8 @@ KNOWN = "nearsight's models, timm's plain VisionTransformer and timm's ConVit"
 class Detector(Protocol):
     """A model around another, whose body sees `pad(images)`. Its own local attention may stand behind the body."""
 
+    stride: int
+
     @property
     def body(self) -> nn.Module: ...
 

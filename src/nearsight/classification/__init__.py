@@ -11,8 +11,10 @@ from nearsight.recipes.recipe import Recipe
 from nearsight.tasks import Evaluation, TaskKind
 
 if TYPE_CHECKING:
+    from nearsight.classification.inspection import ClassificationRun
     from nearsight.classification.task import ClassificationTask
     from nearsight.classification.use import Classifier
+    from nearsight.runs.folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +51,12 @@ def _load(*arguments: Any, **named: Any) -> Classifier:
     return Classifier(*arguments, **named)
 
 
+def _inspect(run: RunFolder) -> ClassificationRun:
+    from nearsight.classification.inspection import ClassificationRun
+
+    return ClassificationRun(run)
+
+
 KIND = TaskKind(
     name="classification",
     help="learns which class each picture belongs to",
@@ -62,4 +70,5 @@ KIND = TaskKind(
     open_task=_open_task,
     evaluate=_evaluate,
     load=_load,
+    inspect=_inspect,
 )

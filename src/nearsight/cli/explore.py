@@ -36,10 +36,11 @@ def explore(
     import contextlib
     import secrets
     import socket
+    import sys
 
-    from nearsight.cli.pictures import samples_of
     from nearsight.explorer.guard import is_every_address, is_loopback
-    from nearsight.explorer.sources import open_source
+    from nearsight.explorer.pictures import pictures_of
+    from nearsight.explorer.sources import RunSource, open_source
 
     try:
         import uvicorn
@@ -55,7 +56,12 @@ def explore(
     names = sources or ("convit_tiny", "deit_tiny")
     opened = [open_source(spec, pretrained=pretrained, weights=weights) for spec in names]
     token = None if is_loopback(host) else secrets.token_urlsafe(24)
-    app = make_app(opened, host=host, token=token, samples=samples_of(opened))
+    samples = None
+    if any(isinstance(source, RunSource) for source in opened):
+        pictures = pictures_of(opened)
+        print(f"pictures: {pictures.origin}", file=sys.stderr)
+        samples = pictures.samples() or None
+    app = make_app(opened, host=host, token=token, samples=samples)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # The protocol is named because asyncio turns off Nagle's delay (40 ms in every answer) for such sockets only.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

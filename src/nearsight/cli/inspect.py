@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -127,11 +128,11 @@ def _from_models(
 ) -> list[Path]:
     from nearsight.analysis import figures
     from nearsight.analysis.pictures import batch_for
-    from nearsight.explorer.sources import RunSource, image_size, untrained
+    from nearsight.explorer.sources import RunSource, untrained
 
     models = {source.name: source.load() for source in sources}
     model = next(iter(models.values()))
-    size = image_size(sources[0], model)
+    size = sources[0].image_size(model)
     if figure == "15":
         before = {f"{source.name} before": untrained(source) for source in sources}
         after = {f"{name} after": model for name, model in models.items()}
@@ -156,12 +157,13 @@ def _from_models(
 
 def _shown(sources: list[Source], files: list[Path], asked: int | None, usual: int) -> list[tuple[str, np.ndarray]]:
     """The named files; else as many pictures of a set as were asked for, or as usual where there are so many."""
-    from nearsight.cli.pictures import pictures_of
+    from nearsight.explorer.pictures import pictures_of
     from nearsight.images.decode import read_image_file
     from nearsight.images.unreadable import BadImage
 
     if not files:
         pictures = pictures_of(sources)
+        print(f"pictures: {pictures.origin}", file=sys.stderr)
         return (pictures.at_most(usual) or pictures.take(1)) if asked is None else pictures.take(asked)
     try:
         return [(file.name, read_image_file(file, str(file))) for file in files]
@@ -174,13 +176,12 @@ def _table(sources: list[Source], out: Path | None, files: list[Path], num_image
 
     from nearsight.analysis import head_profiles
     from nearsight.analysis.pictures import batch_for
-    from nearsight.explorer.sources import image_size
 
     rows = []
     for source in sources:
         model = source.load()
         shown = _shown([source], files, num_images, 32)
-        profiles = head_profiles(model, batch_for(model, shown, image_size(source, model)))
+        profiles = head_profiles(model, batch_for(model, shown, source.image_size(model)))
         own = [{"source": source.name, **profile.as_dict()} for profile in profiles]
         rows += own
         if out is None:

@@ -11,8 +11,10 @@ from nearsight.recipes.recipe import Recipe
 from nearsight.tasks import Evaluation, TaskKind
 
 if TYPE_CHECKING:
+    from nearsight.detection.inspection import DetectionRun
     from nearsight.detection.task import DetectionTask
     from nearsight.detection.use import Detector
+    from nearsight.runs.folder import RunFolder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +59,12 @@ def _load(*arguments: Any, **named: Any) -> Detector:
     return Detector(*arguments, **named)
 
 
+def _inspect(run: RunFolder) -> DetectionRun:
+    from nearsight.detection.inspection import DetectionRun
+
+    return DetectionRun(run)
+
+
 KIND = TaskKind(
     name="detection",
     help="learns to find objects and to draw a box around each",
@@ -70,4 +78,5 @@ KIND = TaskKind(
     open_task=_open_task,
     evaluate=_evaluate,
     load=_load,
+    inspect=_inspect,
 )

@@ -77,17 +77,26 @@ def load_detector(run: str | Path, device: str = "auto") -> TrainedDetector:
     """The detector of a run's folder."""
     folder = RunFolder(run)
     recipe = RunFolder(run).recipe("detection")
-    categories = folder.read_json(CATEGORIES)
-    try:
-        names = tuple(str(category["name"]) for category in categories)
-        ids = tuple(int(category["id"]) for category in categories)
-    except (TypeError, KeyError, ValueError):
-        raise ValueError(f"{folder.path / CATEGORIES} does not list the run's classes") from None
+    names, ids = run_categories(folder)
     place = pick_device(device)
     model = build_detector(recipe.with_changes(init_from=""), len(names))
     load_weights(model, folder.selected_weights(), str(folder.path))
-    size = (recipe.image_height or recipe.image_size, recipe.image_size)
-    return TrainedDetector(model.eval().to(place), names, ids, size, place, pick_precision(recipe.precision, place))
+    size, precision = picture_size(recipe), pick_precision(recipe.precision, place)
+    return TrainedDetector(model.eval().to(place), names, ids, size, place, precision)
+
+
+def run_categories(folder: RunFolder) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The names of a run's classes, and the numbers that its data has for them."""
+    categories = folder.read_json(CATEGORIES)
+    try:
+        return tuple(str(one["name"]) for one in categories), tuple(int(one["id"]) for one in categories)
+    except (TypeError, KeyError, ValueError):
+        raise ValueError(f"{folder.path / CATEGORIES} does not list the run's classes") from None
+
+
+def picture_size(recipe: Recipe) -> tuple[int, int]:
+    """Height and width that images are fitted into."""
+    return recipe.image_height or recipe.image_size, recipe.image_size
 
 
 def evaluate(

@@ -6,11 +6,11 @@ memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from nearsight.analysis import looking, walk
@@ -87,13 +87,15 @@ def query_index(grid: tuple[int, int], row: float, col: float) -> int:
     return min(int(row * grid[0]), grid[0] - 1) * grid[1] + min(int(col * grid[1]), grid[1] - 1)
 
 
-def inspect_picture(model: nn.Module, picture: Picture, classes: list[str] | None) -> Inspection:
-    """Run one picture through a model and keep every map."""
+def inspect_picture(
+    model: nn.Module, picture: Picture, predictions: Callable[[Any, tuple[int, int]], list[dict[str, Any]]]
+) -> Inspection:
+    """Run one picture through a model and keep every map; `predictions` says what the outputs mean."""
     images = picture.tensor(model)
     with looking(model):
         layers = [_layer(view) for view in walk(model, images)]
-        logits = model(images)[0].float()
-    return Inspection(picture, layers, _predictions(logits, classes))
+        outputs = model(images)
+    return Inspection(picture, layers, predictions(outputs, (images.shape[2], images.shape[3])))
 
 
 def _layer(view: View) -> LayerMaps:
@@ -117,13 +119,3 @@ def _local_parts(view: LocalView) -> tuple[Part, ...]:
 
 def _kept(weights: Tensor) -> np.ndarray:
     return weights.contiguous().numpy().astype("<f2")
-
-
-def _predictions(logits: Tensor, classes: list[str] | None, count: int = 5) -> list[dict[str, Any]]:
-    if logits.numel() == 0:
-        return []
-    share, index = torch.softmax(logits, dim=-1).topk(min(count, len(logits)))
-    return [
-        {"label": classes[place] if classes and place < len(classes) else f"class {place}", "probability": value}
-        for value, place in zip(share.tolist(), index.tolist(), strict=True)
-    ]

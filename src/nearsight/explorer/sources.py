@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from nearsight.analysis.pictures import DEFAULT_SIZE, model_size
-from nearsight.analysis.walk import inspectable
-from nearsight.classification.model import build_classifier, timm_model
-from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD
+from nearsight.analysis.pictures import model_size
+from nearsight.analysis.walk import Detector, inspectable
+from nearsight.classification.inspection import top_classes
+from nearsight.classification.model import timm_model
 from nearsight.models import create_model
 from nearsight.randomness import INITIALISATION_STREAM, hash32
-from nearsight.recipes.files import thaw
 from nearsight.runs.exits import DiskError
-from nearsight.runs.folder import RunFolder, class_names
-from nearsight.runs.layout import CLASSES, CONFIG
+from nearsight.runs.folder import RunFolder
+from nearsight.runs.layout import BEST, CONFIG, MODEL
+from nearsight.tasks import task_kind
 from nearsight.weights.files import read_weights
 from nearsight.weights.loading import load_weights
 from nearsight.weights.timm import from_timm
@@ -35,6 +36,7 @@ class ModelSource:
     """A model by name, with fresh, downloaded or given weights: one snapshot."""
 
     selected_step: int | None = None
+    num_classes: int | None = None
 
     def __init__(self, spec: str, *, pretrained: bool = False, weights: Path | None = None) -> None:
         self.spec, self.name = spec, spec
@@ -43,7 +45,6 @@ class ModelSource:
             raise ValueError(f"--pretrained fetches timm's weights; write timm:{spec} for them")
         origin = "fetched weights" if pretrained else f"weights of {weights.name}" if weights else "untrained"
         self.snapshots = [Snapshot(None, origin)]
-        self.classes: list[str] | None = None
 
     def load(self, step: int | None = None) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
@@ -52,6 +53,13 @@ class ModelSource:
         if self._weights is not None:
             _load(model, read_weights(self._weights), str(self._weights))
         return inspectable(model).eval()
+
+    def image_size(self, model: nn.Module) -> tuple[int, int]:
+        """Height and width of the pictures it is shown."""
+        return model_size(model)
+
+    def predictions(self, outputs: Tensor, size: tuple[int, int]) -> list[dict[str, Any]]:
+        return top_classes(outputs)
 
     def _timm(self) -> nn.Module:
         name = self.spec.removeprefix("timm:")
@@ -67,13 +75,12 @@ class RunSource:
     def __init__(self, path: Path) -> None:
         self.run = RunFolder(path)
         self.spec, self.name = str(path), self.run.name
-        self.recipe = thaw(path / CONFIG).with_changes(init_from="")
-        if self.recipe.task != "classification":
-            raise ValueError(f"{path} is a run of {self.recipe.task}; only runs of classification can be looked into")
-        self.classes: list[str] | None = class_names(path)
-        if not self.classes:
-            raise ValueError(f"{path} has no {CLASSES}: it is not a run of `nearsight train`, or it has not started")
-        best = self.run.checkpoints().pointed("best")
+        kind = task_kind(self.run.recipe().task)
+        if kind.inspect is None:
+            raise ValueError(f"{path} is a run of {kind.name}, whose models cannot be looked into")
+        self.inspected = kind.inspect(self.run)
+        self.num_classes: int | None = len(self.inspected.classes)
+        best = self.run.checkpoints().pointed(BEST)
         self.snapshots = [Snapshot(0, "before training")]
         for step in self.run.checkpoints().steps():
             self.snapshots.append(Snapshot(step, f"step {step}" + (" (selected)" if step == best else "")))
@@ -81,25 +88,31 @@ class RunSource:
     @property
     def selected_step(self) -> int:
         """The step of the weights that are shown first."""
-        best = self.run.checkpoints().pointed("best")
+        best = self.run.checkpoints().pointed(BEST)
         return self.snapshots[-1].step or 0 if best is None else best
 
     def load(self, step: int | None = None) -> nn.Module:
-        assert self.classes is not None
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(hash32(self.recipe.seed, INITIALISATION_STREAM))
-            model = build_classifier(self.recipe, len(self.classes))
+            torch.manual_seed(hash32(self.inspected.recipe.seed, INITIALISATION_STREAM))
+            model = self.inspected.fresh_model()
         if step is None and len(self.snapshots) > 1:
             load_weights(model, self.run.selected_weights(), self.name)
         elif step:
             try:
-                weights = self.run.checkpoints().load(step).tensors["model"]
+                weights = self.run.checkpoints().load(step).tensors[MODEL]
             except DiskError as error:
                 raise ValueError(str(error)) from error
             load_weights(model, weights, f"step {step} of {self.name}")
-        if self.recipe.model.startswith("timm:"):  # trained here, hence on pictures normalised as all are here
-            model.pretrained_cfg = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}  # type: ignore[assignment]
         return inspectable(model).eval()
+
+    def image_size(self, model: nn.Module) -> tuple[int, int]:
+        """Height and width of the pictures it is shown: the run's own, up to what a detector's stride divides."""
+        height, width = self.inspected.picture_size
+        stride = model.stride if isinstance(model, Detector) else 1
+        return -(-height // stride) * stride, -(-width // stride) * stride
+
+    def predictions(self, outputs: Any, size: tuple[int, int]) -> list[dict[str, Any]]:
+        return self.inspected.predictions(outputs, size)
 
 
 Source = ModelSource | RunSource
@@ -120,14 +133,6 @@ def open_source(spec: str, *, pretrained: bool = False, weights: Path | None = N
         with torch.device("meta"):
             create_model(spec)  # an unknown name is an error now, with its nearest relatives
     return source
-
-
-def image_size(source: Source, model: nn.Module) -> tuple[int, int]:
-    """Height and width of the pictures a model is shown."""
-    size = model_size(model)
-    if isinstance(source, RunSource) and size == DEFAULT_SIZE:
-        return source.recipe.image_size, source.recipe.image_size
-    return size
 
 
 def untrained(source: Source) -> nn.Module:

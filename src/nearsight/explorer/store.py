@@ -14,7 +14,7 @@ from torch import nn
 
 from nearsight.analysis.pictures import fit_picture, sample_images
 from nearsight.explorer.inspection import Inspection, inspect_picture
-from nearsight.explorer.sources import Source, image_size
+from nearsight.explorer.sources import Source
 
 NUM_SAMPLES = 12
 MAX_UPLOADS = 16
@@ -57,7 +57,7 @@ class Store:
                 "name": source.name,
                 "snapshots": [{"step": s.step, "label": s.label} for s in source.snapshots],
                 "selected": source.selected_step,
-                "num_classes": None if source.classes is None else len(source.classes),
+                "num_classes": source.num_classes,
             }
             for index, source in enumerate(self.sources)
         ]
@@ -102,8 +102,8 @@ class Store:
                 known = self._inspections.get(inspection_id)
             if known is None:
                 model = self._model(model_id, step)
-                picture = fit_picture(stored.name, stored.pixels, image_size(source, model))
-                known = inspect_picture(model, picture, source.classes)
+                picture = fit_picture(stored.name, stored.pixels, source.image_size(model))
+                known = inspect_picture(model, picture, source.predictions)
                 self._keep(inspection_id, known)
         return inspection_id, known
 

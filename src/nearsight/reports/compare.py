@@ -15,6 +15,7 @@ from nearsight.recipes.recipe import Recipe, change_rule
 from nearsight.reports.words import measure_words
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import DATA, DONE
+from nearsight.tasks import task_kind
 from nearsight.text import value_words
 
 _MOST_IN_A_LABEL = 3
@@ -22,7 +23,6 @@ _OPTION = "model_options."
 _SELECTED = "selected on val"
 # Resuming may change these, and yet they change what is tested, or what a batch norm sees.
 _FREE_BUT_FELT = ("select", "eval_every", "resident", "sync_batch_norm", "micro_batch")
-_SELECTED_BY = {"classification": "top1", "detection": "mAP"}
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ def compare_runs(runs: Sequence[str | Path], measure: str = "") -> Comparison:
         raise ValueError(f"runs of different tasks have no measure in common: {told}")
     summaries = [_summary(run) for run in runs]
     described = [_setting(recipe, data) for recipe, data in zip(recipes, _data_names(runs, recipes), strict=True)]
-    measure = measure or _default_measure(summaries)
+    selection = task_kind(recipes[0].task).selection
+    measure = measure or _default_measure(summaries, selection)
     values = [_value(run, summary, measure) for run, summary in zip(runs, summaries, strict=True)]
     groups: dict[str, list[int]] = {}
     for index, setting in enumerate(described):
@@ -95,7 +96,7 @@ def compare_runs(runs: Sequence[str | Path], measure: str = "") -> Comparison:
         for members in groups.values()
     )
     p_values = tuple(None if n == 0 else welch_p(settings[0].values, s.values) for n, s in enumerate(settings))
-    quantity = _SELECTED_BY[recipes[0].task] if measure == _SELECTED else measure.removeprefix("test ")
+    quantity = selection if measure == _SELECTED else measure.removeprefix("test ")
     return Comparison(measure, quantity, settings, p_values)
 
 
@@ -193,11 +194,12 @@ def _summary(run: str | Path) -> dict[str, Any]:
     return summary
 
 
-def _default_measure(summaries: Sequence[dict[str, Any]]) -> str:
-    """Accuracy or mAP on test when every run has a test split, else the value that selected the weights."""
+def _default_measure(summaries: Sequence[dict[str, Any]], selection: str) -> str:
+    """What selects weights, on test when every run has a test split, else on val as it selected them."""
     common = [name for name in summaries[0].get("test", {}) if all(name in s.get("test", {}) for s in summaries)]
-    best_known = [name for name in ("top1", "mAP") if name in common] or common
-    return f"test {best_known[0]}" if best_known else _SELECTED
+    if not common:
+        return _SELECTED
+    return f"test {selection if selection in common else common[0]}"
 
 
 def _value(run: str | Path, summary: dict[str, Any], measure: str) -> float:

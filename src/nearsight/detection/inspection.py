@@ -1,0 +1,52 @@
+"""A detection run as `inspect` and `explore` open it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from nearsight.detection.data import open_splits
+from nearsight.detection.dataset import DetectionSet
+from nearsight.detection.outputs import DetectorOutputs, postprocess
+from nearsight.detection.task import build_detector
+from nearsight.detection.use import picture_size, run_categories
+from nearsight.images.unreadable import BadImage
+from nearsight.runs.folder import RunFolder
+
+_SHOWN = 20
+
+
+class DetectionRun:
+    """Its network with fresh weights, its validation images, and what its outputs say."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self.recipe = run.recipe("detection").with_changes(init_from="")
+        self.classes: Sequence[str] = run_categories(run)[0]
+        self.picture_size = picture_size(self.recipe)
+
+    def fresh_model(self) -> nn.Module:
+        return build_detector(self.recipe, len(self.classes))
+
+    def validation_images(self) -> DetectionSet:
+        return open_splits(self.recipe).val
+
+    @staticmethod
+    def in_turn(images: DetectionSet) -> Iterator[tuple[str, np.ndarray]]:
+        """Pictures in the set's order: (name, uint8 [H, W, 3]). Unreadable ones are passed over."""
+        for index, name in enumerate(images.names):
+            try:
+                yield name, images.read(index)
+            except BadImage:
+                continue
+
+    def predictions(self, outputs: DetectorOutputs, size: tuple[int, int]) -> list[dict[str, Any]]:
+        """The surest boxes of an image of (height, width) `size`: left, top, right, bottom as shares of it."""
+        found = postprocess(outputs, [size])[0]
+        boxes = found.boxes / found.boxes.new_tensor([size[1], size[0]] * 2)
+        return [
+            {"label": self.classes[label], "probability": score, "box": box}
+            for box, score, label in zip(boxes.tolist(), found.scores.tolist(), found.labels.tolist(), strict=True)
+        ][:_SHOWN]
