@@ -202,9 +202,3 @@ def test_everything_travels_to_workers_that_do_not_share_memory(damaged, images)
         assert np.array_equal(copy.read(0), source.read(0))
     transform = pickle.loads(pickle.dumps(TrainCrop(CROP)))
     assert torch.equal(transform(images.read(0), 5), TrainCrop(CROP)(images.read(0), 5))
-
-
-def test_progress_is_reported(images):
-    seen = []
-    load_all(images, 4, progress=lambda done, total: seen.append((done, total)))
-    assert seen[-1] == (30, 30)

@@ -151,7 +151,7 @@ def test_mistakes_name_what_was_meant(app, here, capsys):
             "train it with: nearsight detect train pics",
         ),
         (["train", "pics", *SMALL, "--run", "file"], "file is a file; a run is a folder"),
-        (["train", "boxes"], "boxes holds images with boxes, not classes: nearsight detect train boxes"),
+        (["train", "boxes"], "boxes holds images with boxes, not classes"),
         (["train", "pics", "--batch", "6", "--model", "timm:resnet1o"], "did you mean resnet"),
     ):
         with pytest.raises(SystemExit) as ended:

@@ -69,8 +69,7 @@ def read_class_folders(root: Path, classes: tuple[str, ...] | None = None) -> Fi
         files = _files_below(folder)
         if not files:
             if {"images", "labels"} <= set(folders):
-                where = printable(str(folder.parent))
-                raise ValueError(f"{where} holds images with boxes, not classes: nearsight detect train {where}")
+                raise ValueError(f"{printable(str(folder.parent))} holds images with boxes, not classes")
             raise ValueError(
                 f"class folder {printable(str(folder))} has no images ({', '.join(IMAGE_SUFFIXES)}); fill or remove it"
             )

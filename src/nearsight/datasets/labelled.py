@@ -41,14 +41,17 @@ def digest(names: Sequence[str], labels: np.ndarray, classes: Sequence[str], siz
 
 
 class _Part:
-    """Chosen images of another set, in the given order."""
+    """Chosen images of another set, in the given order, with labels among the given classes."""
 
-    def __init__(self, base: LabelledImages, indices: np.ndarray, classes: tuple[str, ...]) -> None:
-        self._base = base
-        self._indices = indices
+    def __init__(
+        self, images: LabelledImages, indices: np.ndarray, classes: tuple[str, ...], labels: np.ndarray | None = None
+    ) -> None:
         self.classes = classes
-        self.labels = np.asarray(base.labels)[indices]
-        self.names = PackedNames(base.names[int(i)] for i in indices)
+        self.labels = np.asarray(images.labels)[indices] if labels is None else labels
+        self.names = PackedNames(images.names[int(i)] for i in indices)
+        # One hop at most, however often parts are taken of parts.
+        self._base: LabelledImages = images._base if isinstance(images, _Part) else images
+        self._indices: np.ndarray = images._indices[indices] if isinstance(images, _Part) else indices
 
     def __len__(self) -> int:
         return len(self._indices)
@@ -60,35 +63,12 @@ class _Part:
         return digest([self._base.fingerprint()], self._indices, self.classes, ())
 
 
-def _part(images: LabelledImages, indices: np.ndarray, classes: tuple[str, ...]) -> LabelledImages:
-    if isinstance(images, _Part):  # one hop at most, however often parts are taken of parts
-        return _Part(images._base, images._indices[indices], classes)
-    return _Part(images, indices, classes)
-
-
 def subset(images: LabelledImages, indices: Iterable[int] | np.ndarray) -> LabelledImages:
     """The images at `indices`, in that order; class names and labels stay."""
     chosen = np.asarray(list(indices) if not isinstance(indices, np.ndarray) else indices, dtype=np.int64)
     if chosen.size and (chosen.min() < 0 or chosen.max() >= len(images)):
         raise ValueError(f"indices must lie in 0..{len(images) - 1}, got {chosen.min()}..{chosen.max()}")
-    return _part(images, chosen, images.classes)
-
-
-class _Renamed:
-    """The images of another set under a longer list of classes."""
-
-    def __init__(self, base: LabelledImages, labels: np.ndarray, classes: tuple[str, ...]) -> None:
-        self._base = base
-        self.classes, self.labels, self.names = classes, labels, base.names
-
-    def __len__(self) -> int:
-        return len(self._base)
-
-    def read(self, index: int) -> np.ndarray:
-        return self._base.read(index)
-
-    def fingerprint(self) -> str:
-        return digest([self._base.fingerprint()], self.labels, self.classes, ())
+    return _Part(images, chosen, images.classes)
 
 
 def with_classes(images: LabelledImages, classes: Sequence[str]) -> LabelledImages:
@@ -100,7 +80,7 @@ def with_classes(images: LabelledImages, classes: Sequence[str]) -> LabelledImag
         raise ValueError(f"there are images of other classes than {printable(', '.join(classes))}: {shown}")
     position = {name: label for label, name in enumerate(classes)}
     labels = np.array([position.get(name, -1) for name in images.classes], dtype=np.int64)[np.asarray(images.labels)]
-    return _Renamed(images, labels, tuple(classes))
+    return _Part(images, np.arange(len(images)), tuple(classes), labels)
 
 
 def per_class_fraction(images: LabelledImages, f: float, seed: int = 0) -> LabelledImages:
@@ -129,4 +109,4 @@ def first_classes(images: LabelledImages, n: int) -> LabelledImages:
             f"a split of {len(images)} images has none of the first {n} classes "
             f"({printable(', '.join(images.classes[:n]))}); keep more classes, or add images of these"
         )
-    return _part(images, kept, images.classes[:n])
+    return _Part(images, kept, images.classes[:n])

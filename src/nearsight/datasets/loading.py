@@ -17,6 +17,7 @@ from nearsight.randomness import hash32
 from nearsight.text import printable
 
 _MOST_STAND_INS = 64
+_CHUNK = 256  # images that a thread loads at a time
 
 Transform = Callable[[np.ndarray, int], Tensor]
 """(uint8 [H, W, 3], key of the sample) → tensor, the same shape for every image."""
@@ -49,35 +50,23 @@ class LabelledBatches:
         return f"class {printable(self.images.classes[label])!r}", rolled[rolled != index].tolist()
 
 
-def load_all(
-    images: LabelledImages,
-    size: int,
-    *,
-    progress: Callable[[int, int], None] | None = None,
-    bad: BadImageLog | None = None,
-    threads: int | None = None,
-) -> Tensor:
+def load_all(images: LabelledImages, size: int, *, bad: BadImageLog | None = None) -> Tensor:
     """Every image as one uint8 tensor [N, 3, size, size]: short side resized to `size`, centre cropped.
 
-    `progress(done, total)` is called now and then. A bad image is replaced by another of its class and noted in `bad`.
+    A bad image is replaced by another of its class and noted in `bad`.
     """
     log = BadImageLog(len(images)) if bad is None else bad
     batches = LabelledBatches(images, EvalTransform(size, crop_ratio=1.0))
     out = torch.empty((len(images), 3, size, size), dtype=torch.uint8)
 
-    def load(chunk: range) -> tuple[dict[str, str], int]:
+    def load(start: int) -> dict[str, str]:
         found: dict[str, str] = {}
-        for index in chunk:
+        for index in range(start, min(start + _CHUNK, len(images))):
             out[index] = batches.read(index, 0, found)
-        return found, len(chunk)
+        return found
 
-    chunks = [range(start, min(start + 256, len(images))) for start in range(0, len(images), 256)]
-    done = 0
     # Decoding leaves Python's lock, so threads help; results are taken in order, so reports do not depend on them.
-    with ThreadPoolExecutor(threads or min(8, os.cpu_count() or 1)) as pool:
-        for found, count in pool.map(load, chunks):
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for found in pool.map(load, range(0, len(images), _CHUNK)):
             log.add(found)
-            done += count
-            if progress is not None:
-                progress(done, len(images))
     return out

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nearsight.datasets.archive import ARCHIVE_SUFFIXES, unpacked
-from nearsight.datasets.bundled import open_clothing
 from nearsight.datasets.folder import open_folder
-from nearsight.datasets.known import KNOWN_NAMES, open_known
 from nearsight.datasets.labelled import LabelledImages, LabelledSplits
+from nearsight.datasets.named import NAMES, open_clothing, open_named
 from nearsight.datasets.npz import open_npz
 from nearsight.datasets.parquet import open_parquet
 from nearsight.datasets.shards import expand_braces, looks_like_shard, open_shards
@@ -19,7 +18,7 @@ from nearsight.datasets.splitting import make_splits
 from nearsight.images.decode import IMAGE_SUFFIXES
 from nearsight.text import printable
 
-_ACCEPTED = f"a folder, .npz, .parquet, .tar or .zip, 'clothing', or one of {', '.join(KNOWN_NAMES)}"
+_ACCEPTED = f"a folder, .npz, .parquet, .tar or .zip, 'clothing', or one of {', '.join(NAMES)}"
 
 
 def open_data(
@@ -66,8 +65,8 @@ def _find(source: str, download: bool) -> tuple[str, dict[str, LabelledImages]]:
     if source == "clothing" and not Path(source).exists():
         return "clothing (bundled)", open_clothing()
     name, colon, root = source.partition(":")
-    if name in KNOWN_NAMES and (colon or not Path(source).exists()):
-        return name, open_known(name, Path(root).expanduser() if root else None, download=download)
+    if name in NAMES and (colon or not Path(source).exists()):
+        return name, open_named(name, Path(root).expanduser() if root else None, download=download)
     if (name == "pipe" and colon) or "://" in source:
         raise ValueError(
             f"{printable(source)}: commands and addresses are refused as data; fetch it first, then give a path"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -79,7 +79,6 @@ class ResidentPictures:
         device: torch.device | str,
         *,
         bad: BadImageLog | None = None,
-        progress: Callable[[int, int], None] | None = None,
     ) -> None:
         self.images, self.settings, self.places = images, settings, places
         height, width = settings.size
@@ -92,8 +91,6 @@ class ResidentPictures:
             view = plain_view((image.shape[0], image.shape[1]), settings.size)
             stored[index] = render(image, view, settings.size, FILL)
             sizes[index] = view.height, view.width
-            if progress is not None:
-                progress(index + 1, len(images))
         if found and bad is not None:
             bad.add(found)
         self._stored = torch.from_numpy(stored).permute(0, 3, 1, 2).contiguous().to(device)

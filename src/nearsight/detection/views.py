@@ -1,7 +1,7 @@
 """Where an image lies in a training picture: scaled, shifted, mirrored. A pure function of the sample's key.
 
 The same numbers place the boxes and draw the pixels, in workers (here, by Pillow) or on the device
-(`detection_batches`), so the two cannot disagree.
+(`batches.ResidentPictures`), so the two cannot disagree.
 """
 
 from __future__ import annotations
