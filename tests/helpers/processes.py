@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-_TIMING = ("images_per_second", "data_wait")
+TIMING = ("images_per_second", "data_wait")
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def outcome(run: Path) -> tuple[dict[str, str], list[dict]]:
     manifest = json.loads((run / "checkpoints" / last / "MANIFEST.json").read_text())
     hashes = {name: entry["sha256"] for name, entry in manifest["files"].items() if name.endswith(".safetensors")}
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return hashes, [{key: value for key, value in line.items() if key not in _TIMING} for line in lines]
+    return hashes, [{key: value for key, value in line.items() if key not in TIMING} for line in lines]
 
 
 def assert_same_outcome(run: Path, reference: Path) -> None:
