@@ -6,7 +6,7 @@ from nearsight.classification.recipes import CLASSIFICATION_RECIPES
 from nearsight.cli.recipe_options import DEFAULT_RECIPE
 from nearsight.cli.recipes import recipes
 from nearsight.cli.verbs import app
-from nearsight.recipes.files import FIELDS, resolve_recipe
+from nearsight.recipes.files import resolve_recipe
 from nearsight.recipes.named import named_recipe
 
 
@@ -37,7 +37,7 @@ def test_every_recipe_side_by_side_where_they_differ(wide, capsys):
 def test_one_recipe_whole(wide, capsys):
     recipes("deit")
     shown = rows(capsys.readouterr().out)
-    assert set(FIELDS) <= shown.keys()
+    assert set(named_recipe("small").as_dict()) <= shown.keys()
     assert shown["ema"] == ["0.99996"]
     assert shown["label_smoothing"] == ["0.1"]
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from toy import ToyTask, toy_recipe
 
+from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.engine.batch_size import smaller_micro_batch
 from nearsight.engine.distributed import World
 from nearsight.engine.optimizer import (
@@ -29,7 +30,6 @@ from nearsight.engine.step import StepSettings, TrainStep
 from nearsight.engine.task import ProcessContext
 from nearsight.engine.training import train
 from nearsight.models import create_model
-from nearsight.recipes.recipe import Recipe
 from nearsight.runs.folder import RunFolder
 
 
@@ -41,7 +41,7 @@ def _names_of(model, parameters):
 @pytest.mark.parametrize(("positions", "gates"), [(False, False), (True, False), (True, True)])
 def test_decay_spares_vectors_positions_and_gates_by_choice(positions, gates):
     model = create_model("convit_nano_32", num_classes=5)
-    groups = decay_groups(model, Recipe(decay_positions=positions, decay_gates=gates))
+    groups = decay_groups(model, ClassificationRecipe(decay_positions=positions, decay_gates=gates))
     decayed, spared = (_names_of(model, group["params"]) for group in groups)
     assert ("blocks.0.attn.v_pos" in decayed) == positions
     assert ("blocks.0.attn.gate" in decayed) == gates
@@ -52,18 +52,18 @@ def test_decay_spares_vectors_positions_and_gates_by_choice(positions, gates):
 
 def test_frozen_parameters_are_not_optimised():
     model = create_model("convit_nano_32", train_gate=False)
-    names = set().union(*(_names_of(model, group["params"]) for group in decay_groups(model, Recipe())))
+    names = set().union(*(_names_of(model, group["params"]) for group in decay_groups(model, ClassificationRecipe())))
     assert "blocks.0.attn.gate" not in names
 
 
 def test_a_peak_below_the_least_rate_does_not_climb():
-    recipe = Recipe(lr=5e-6, lr_batch=0, min_lr=1e-5, warmup_lr=0.0, epochs=10.0, warmup_epochs=1.0)
+    recipe = ClassificationRecipe(lr=5e-6, lr_batch=0, min_lr=1e-5, warmup_lr=0.0, epochs=10.0, warmup_epochs=1.0)
     rates = [learning_rate(step, 100, recipe) for step in range(100)]
     assert max(rates) == 5e-6 == rates[-1]
 
 
 def test_learning_rate_warms_up_and_follows_a_cosine():
-    recipe = Recipe(
+    recipe = ClassificationRecipe(
         epochs=10.0, warmup_epochs=2.0, lr=1e-3, lr_batch=512, batch=1024, warmup_lr=1e-6, min_lr=1e-5, mixup=0.0
     )
     rates = [learning_rate(step, 100, recipe) for step in range(100)]
@@ -204,8 +204,8 @@ def test_the_ring_must_be_read_in_time():
 
 def test_optimizers_are_torchs_own_and_fused():
     model = nn.Linear(3, 2)
-    adam = build_optimizer(model, Recipe(), torch.zeros(()))
-    sgd = build_optimizer(model, Recipe(optimizer="sgd"), torch.zeros(()))
+    adam = build_optimizer(model, ClassificationRecipe(), torch.zeros(()))
+    sgd = build_optimizer(model, ClassificationRecipe(optimizer="sgd"), torch.zeros(()))
     assert isinstance(adam, torch.optim.AdamW)
     assert adam.defaults["betas"] == (0.9, 0.999)
     assert isinstance(sgd, torch.optim.SGD)
@@ -223,7 +223,7 @@ def test_moments_come_back_to_the_weights_they_belong_to(optimizer):
         model(images).square().sum().backward()
         optimizer.step()
 
-    recipe = Recipe(optimizer=optimizer)
+    recipe = ClassificationRecipe(optimizer=optimizer)
     model = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
     running = build_optimizer(model, recipe, torch.tensor(0.1))
     images = torch.randn(3, 2, 3, 5, 5)

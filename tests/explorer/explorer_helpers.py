@@ -8,18 +8,18 @@ import numpy as np
 import torch
 from PIL import Image
 
+from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.detection.task import build_detector
 from nearsight.models import create_model
 from nearsight.recipes.files import freeze
 from nearsight.recipes.named import named_recipe
-from nearsight.recipes.recipe import Recipe
 from nearsight.runs.checkpoint import CheckpointStore
 
 
 def make_run(folder: Path, *, model: str = "convit_nano_32", steps: tuple[int, ...] = (4, 8)) -> Path:
     """A run folder as training leaves it, with weights that tell the steps apart."""
     folder.mkdir(parents=True)
-    recipe = Recipe(model=model, image_size=32, data="clothing", batch=8, warmup_epochs=0, epochs=2)
+    recipe = ClassificationRecipe(model=model, image_size=32, data="clothing", batch=8, warmup_epochs=0, epochs=2)
     (folder / "config.yaml").write_text(freeze(recipe))
     (folder / "classes.txt").write_text("hat\nshoes\n<b>skirt</b>\n")
     store = CheckpointStore(folder / "checkpoints", keep=10)

@@ -11,13 +11,13 @@ from safetensors.torch import save_file
 
 from nearsight import tasks
 from nearsight.analysis.pictures import fit_picture
+from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.explorer.inspection import inspect_picture
 from nearsight.explorer.pictures import pictures_of
 from nearsight.explorer.sources import ModelSource, RunSource, open_source, untrained
 from nearsight.models import create_model
 from nearsight.recipes.files import freeze
 from nearsight.recipes.named import named_recipe
-from nearsight.recipes.recipe import Recipe
 
 
 def test_a_run_has_its_beginning_and_its_snapshots(tmp_path):
@@ -44,7 +44,7 @@ def test_models_are_shown_pictures_as_they_were_trained_on(tmp_path):
     assert picture.tensor(open_source(name).load()).unique().tolist() == [1.0]
     run = tmp_path / "vit-1"
     run.mkdir()
-    (run / "config.yaml").write_text(freeze(Recipe(model=name, data="clothing")))
+    (run / "config.yaml").write_text(freeze(ClassificationRecipe(model=name, data="clothing")))
     (run / "classes.txt").write_text("hat\nshoes\n")
     trained = open_source(str(run)).load(0)
     torch.testing.assert_close(picture.tensor(trained), picture.tensor())

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.engine.task import Batch
 from nearsight.images.order import epoch_order
-from nearsight.recipes.recipe import Recipe
 from nearsight.reports.page import Page
 
 _COUNT, _FEATURES = 96, 6
@@ -22,7 +22,7 @@ class ToyTask:
     selection = "score"
     stays_on_device = True
 
-    def __init__(self, recipe: Recipe, *, fit_batch: bool = False) -> None:
+    def __init__(self, recipe: ClassificationRecipe, *, fit_batch: bool = False) -> None:
         self.recipe = recipe
         generator = torch.Generator().manual_seed(7)
         self.points = torch.randn(_COUNT, _FEATURES, generator=generator)
@@ -93,7 +93,7 @@ class ToyTask:
         return []
 
 
-def toy_recipe(**changes) -> Recipe:
+def toy_recipe(**changes) -> ClassificationRecipe:
     """200 steps, a line each, a checkpoint every 20."""
     settings = {
         "data": "toy",
@@ -114,4 +114,4 @@ def toy_recipe(**changes) -> Recipe:
         "report": False,
         "compile": "off",
     }
-    return Recipe(**{**settings, **changes})
+    return ClassificationRecipe(**{**settings, **changes})

@@ -7,7 +7,7 @@ import io
 import numpy as np
 from PIL import Image
 
-from nearsight.recipes.recipe import Recipe
+from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.reports import plots
 from nearsight.reports.page import Page, Picture, page_html, picture_file
 from nearsight.reports.run_report import run_files
@@ -30,9 +30,11 @@ def test_measures_have_units_and_no_more_digits_than_they_are_worth():
 
 
 def test_a_model_is_named_with_what_was_changed_in_it():
-    recipe = Recipe(model="convit_nano_64", model_options={"width": 108, "depth": 5}, image_size=48, patch_size=8)
+    recipe = ClassificationRecipe(
+        model="convit_nano_64", model_options={"width": 108, "depth": 5}, image_size=48, patch_size=8
+    )
     assert model_words(recipe) == "convit_nano_64 (width=108, depth=5, patch_size=8) at 48 px"
-    assert model_words(Recipe(model="deit_tiny")) == "deit_tiny at 224 px"
+    assert model_words(ClassificationRecipe(model="deit_tiny")) == "deit_tiny at 224 px"
 
 
 def test_names_captions_and_links_cannot_leave_their_place():

@@ -25,7 +25,8 @@ from nearsight.datasets.sources import open_data
 from nearsight.engine.task import ProcessContext
 from nearsight.engine.training import train
 from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD
-from nearsight.recipes.files import apply_changes, freeze, thaw
+from nearsight.recipes.files import apply_changes, freeze
+from nearsight.recipes.named import named_recipe
 from nearsight.reports.compare import Setting, compare_runs, comparison_plot, describe_setting, welch_p
 from nearsight.runs.folder import RunFolder
 
@@ -353,7 +354,7 @@ def test_weights_of_another_kind_of_model_are_refused_by_name(run, folder):
 
 def test_runs_of_two_tasks_are_not_compared(run, tmp_path):
     other = shutil.copytree(run, tmp_path / "detector")
-    recipe = thaw(run / "config.yaml").with_changes(task="detection")
+    recipe = named_recipe("retinanet_small")
     (other / "config.yaml").write_text(freeze(recipe))
     with pytest.raises(ValueError, match="different tasks have no measure in common"):
         compare_runs([run, other])

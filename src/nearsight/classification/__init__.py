@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.classification.recipes import CLASSIFICATION_RECIPES
-from nearsight.recipes.fields import option
-from nearsight.recipes.recipe import Recipe
+from nearsight.recipes.fields import check_fields, option
 from nearsight.tasks import Evaluation, TaskKind
 
 if TYPE_CHECKING:
@@ -26,14 +26,13 @@ class EvalOptions:
 class PredictOptions:
     """What is shown of each picture."""
 
-    top: int = option(5, "how many classes to show for each picture")
+    top: int = option(5, "how many classes to show for each picture", low=1)
 
     def __post_init__(self) -> None:
-        if self.top < 1:
-            raise ValueError(f"--top must be at least 1, got {self.top}")
+        check_fields(self)
 
 
-def _open_task(recipe: Recipe, *, fit_batch: bool = False) -> ClassificationTask:
+def _open_task(recipe: ClassificationRecipe, *, fit_batch: bool = False) -> ClassificationTask:
     from nearsight.classification.task import ClassificationTask
 
     return ClassificationTask(recipe, fit_batch=fit_batch)
@@ -60,7 +59,7 @@ def _inspect(run: RunFolder) -> ClassificationRun:
 KIND = TaskKind(
     name="classification",
     help="learns which class each picture belongs to",
-    recipe=Recipe,
+    recipe=ClassificationRecipe,
     recipes=CLASSIFICATION_RECIPES,
     default_recipe="small",
     selection="top1",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.datasets.labelled import LabelledImages, LabelledSplits, first_classes, per_class_fraction
 from nearsight.datasets.loading import LabelledBatches, load_all
 from nearsight.datasets.sources import open_data
@@ -19,12 +20,11 @@ from nearsight.images.imageset import Splits
 from nearsight.images.order import EpochOrder, epoch_order
 from nearsight.images.streams import device_batches
 from nearsight.images.transforms import EvalTransform, TrainCrop
-from nearsight.recipes.recipe import Recipe
 
 _EVAL_BATCH = 256
 
 
-def open_splits(recipe: Recipe) -> LabelledSplits:
+def open_splits(recipe: ClassificationRecipe) -> LabelledSplits:
     """The data source, less what the recipe leaves out."""
     if not recipe.data:
         raise ValueError("no data was given: name an image folder or a dataset, such as: nearsight train clothing")
@@ -40,7 +40,9 @@ def open_splits(recipe: Recipe) -> LabelledSplits:
 class ImageData(TaskData[LabelledImages]):
     """The labelled images of a recipe, and batches of them."""
 
-    def __init__(self, recipe: Recipe, splits: LabelledSplits) -> None:
+    recipe: ClassificationRecipe
+
+    def __init__(self, recipe: ClassificationRecipe, splits: LabelledSplits) -> None:
         # Crops are taken from somewhat larger images than the model sees, as they are from files.
         enlarged = math.floor(recipe.image_size / recipe.eval_crop)
         self.stored_size = recipe.image_size if recipe.crop != "resized" else enlarged

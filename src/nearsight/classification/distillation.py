@@ -11,22 +11,21 @@ from torch.nn import functional as F
 
 from nearsight.analysis.pictures import normalisation
 from nearsight.classification.model import build_classifier, require_size, timm_model
+from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD
-from nearsight.recipes.files import thaw
-from nearsight.recipes.recipe import Recipe
-from nearsight.runs.folder import class_names
+from nearsight.runs.folder import RunFolder, class_names
 from nearsight.runs.layout import CONFIG
 from nearsight.weights.files import read_weights
 from nearsight.weights.loading import load_weights
 
 
-def load_teacher(recipe: Recipe, classes: Sequence[str]) -> nn.Module:
+def load_teacher(recipe: ClassificationRecipe, classes: Sequence[str]) -> nn.Module:
     """The recipe's teacher, frozen: a run folder, ``timm:NAME`` with its public weights, or ``NAME=WEIGHTS``."""
     teacher = _read_teacher(recipe, classes)
     return teacher.eval().requires_grad_(False)
 
 
-def _read_teacher(recipe: Recipe, classes: Sequence[str]) -> nn.Module:
+def _read_teacher(recipe: ClassificationRecipe, classes: Sequence[str]) -> nn.Module:
     num_classes = len(classes)
     if recipe.teacher.startswith("timm:"):
         model = timm_model(recipe.teacher.removeprefix("timm:"), pretrained=True)
@@ -36,7 +35,7 @@ def _read_teacher(recipe: Recipe, classes: Sequence[str]) -> nn.Module:
         return Renormalised(model)
     folder = Path(recipe.teacher)
     if (folder / CONFIG).is_file():
-        taught = thaw(folder / CONFIG)
+        taught = RunFolder(folder).recipe(ClassificationRecipe)
         if class_names(folder) != list(classes):
             odd = sorted(set(class_names(folder)) ^ set(classes))[:5]
             raise ValueError(
@@ -89,7 +88,7 @@ class BothHeads(nn.Module):
         return self.model.forward_heads(self.model.read_features(images))  # type: ignore[operator]
 
 
-def distillation_term(logits: Tensor, teacher_logits: Tensor, recipe: Recipe) -> Tensor:
+def distillation_term(logits: Tensor, teacher_logits: Tensor, recipe: ClassificationRecipe) -> Tensor:
     """Hard: cross-entropy with the teacher's decision. Soft: KL at a temperature τ, times τ²."""
     if recipe.distillation == "hard":
         return F.cross_entropy(logits, teacher_logits.argmax(dim=1))

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from nearsight.analysis.pictures import in_turn
 from nearsight.classification.data import open_splits
 from nearsight.classification.model import build_classifier
+from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.datasets.labelled import LabelledImages
 from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD
 from nearsight.runs.folder import RunFolder, class_names
@@ -24,7 +25,7 @@ class ClassificationRun:
     in_turn = staticmethod(in_turn)
 
     def __init__(self, run: RunFolder) -> None:
-        self.recipe = run.recipe("classification").with_changes(init_from="", download=False)
+        self.recipe = run.recipe(ClassificationRecipe).with_changes(init_from="", download=False)
         self.classes: Sequence[str] = class_names(run.path)
         if not self.classes:
             raise ValueError(

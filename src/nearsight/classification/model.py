@@ -11,16 +11,16 @@ from typing import Any
 import torch
 from torch import nn
 
+from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.detection.retinanet import list_detectors
 from nearsight.models import create_model
 from nearsight.recipes.files import thaw
-from nearsight.recipes.recipe import Recipe
 from nearsight.runs.layout import CONFIG
 from nearsight.weights.files import read_weights
 from nearsight.weights.loading import load_weights
 
 
-def build_classifier(recipe: Recipe, num_classes: int) -> nn.Module:
+def build_classifier(recipe: ClassificationRecipe, num_classes: int) -> nn.Module:
     """The recipe's model with fresh weights, or with those of ``init_from``."""
     model = _fresh(recipe, num_classes)
     if recipe.init_from:
@@ -42,7 +42,7 @@ def foreign_origin(run: str, model: str) -> str | None:
     return origin if len(families) > 1 else None
 
 
-def _fresh(recipe: Recipe, num_classes: int) -> nn.Module:
+def _fresh(recipe: ClassificationRecipe, num_classes: int) -> nn.Module:
     arguments: dict[str, Any] = {"num_classes": num_classes, "drop_path_rate": recipe.drop_path, **recipe.model_options}
     if recipe.patch_size:
         arguments["patch_size"] = recipe.patch_size
@@ -58,7 +58,7 @@ def _fresh(recipe: Recipe, num_classes: int) -> nn.Module:
     return create_model(recipe.model, **arguments)  # a network of convolutions takes images of any size
 
 
-def _timm_classifier(recipe: Recipe, arguments: dict[str, Any]) -> nn.Module:
+def _timm_classifier(recipe: ClassificationRecipe, arguments: dict[str, Any]) -> nn.Module:
     """A model of timm that takes the recipe's images. Which arguments it takes, it says only when it is built."""
     name = recipe.model.removeprefix("timm:")
     while True:

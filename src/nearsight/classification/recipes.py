@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from nearsight.recipes.recipe import Recipe
+from nearsight.classification.recipe import ClassificationRecipe
 
-_DEIT = Recipe(model="deit_tiny", ema=0.99996)
+_DEIT = ClassificationRecipe(model="deit_tiny", ema=0.99996)
 _CONVIT = _DEIT.with_changes(model="convit_tiny", ema=0.0, decay_positions=True)
 
-CLASSIFICATION_RECIPES: dict[str, Recipe] = {
+CLASSIFICATION_RECIPES: dict[str, ClassificationRecipe] = {
     # Touvron et al. 2021, with the averaged weights of its public code.
     "deit": _DEIT,
     # d'Ascoli et al. 2021: DeiT's recipe without the average; decay on v_pos is the released code's.
@@ -16,7 +16,7 @@ CLASSIFICATION_RECIPES: dict[str, Recipe] = {
     "convit_plus": _CONVIT.with_changes(model="convit_tiny_plus", lr=4e-4, batch=512),
     # Ramachandran et al. 2019. The paper states neither weight decay, smoothing nor augmentation: 1e-4, 0.1 and crops
     # with flips are the ResNet customs of its time.
-    "sasa": Recipe(
+    "sasa": ClassificationRecipe(
         model="sasa_resnet26",
         optimizer="sgd",
         epochs=130.0,
@@ -38,7 +38,7 @@ CLASSIFICATION_RECIPES: dict[str, Recipe] = {
     ),
     # For 1 000 to 50 000 images of 32 to 128 pixels: smaller batches make more updates of few images, and a hundred
     # epochs of them are too few for all of DeiT's augmentation (results/small_recipe.md).
-    "small": Recipe(
+    "small": ClassificationRecipe(
         model="convit_micro_64",
         image_size=64,
         epochs=100.0,

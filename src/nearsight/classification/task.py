@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from nearsight.classification.data import ImageData, open_splits
 from nearsight.classification.distillation import BothHeads, ask_teacher, distillation_term, load_teacher
 from nearsight.classification.model import build_classifier
+from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.datasets.labelled import LabelledImages, LabelledSplits
 from nearsight.engine.batch_size import check_batch
 from nearsight.engine.device import compiles, pick_precision
@@ -22,7 +23,6 @@ from nearsight.engine.task import Batch, Inputs, ProcessContext
 from nearsight.images.augmentation import Mixing
 from nearsight.images.batch_augment import BatchAugment
 from nearsight.images.batch_mixing import BatchMix
-from nearsight.recipes.recipe import Recipe
 from nearsight.reports.page import Page
 from nearsight.runs.layout import CLASSES, TRAIN_IMAGES
 
@@ -38,7 +38,7 @@ class Targets(NamedTuple):
     teacher: Tensor | None
 
 
-def _mixing(recipe: Recipe, group: int) -> Mixing:
+def _mixing(recipe: ClassificationRecipe, group: int) -> Mixing:
     return Mixing(
         mixup=recipe.mixup,
         cutmix=recipe.cutmix,
@@ -54,7 +54,9 @@ class ClassificationTask:
 
     selection = "top1"
 
-    def __init__(self, recipe: Recipe, splits: LabelledSplits | None = None, *, fit_batch: bool = False) -> None:
+    def __init__(
+        self, recipe: ClassificationRecipe, splits: LabelledSplits | None = None, *, fit_batch: bool = False
+    ) -> None:
         if splits is None:
             splits = open_splits(recipe)
             recipe = check_batch(recipe, len(splits.train), fit=fit_batch)
@@ -63,7 +65,7 @@ class ClassificationTask:
         self.num_classes = len(self.data.classes)
         if self.num_classes < 2:
             raise ValueError(f"classification needs at least two classes; {recipe.data} has {self.num_classes}")
-        self.mixes = bool((recipe.mixup or recipe.cutmix) and recipe.mix_probability)
+        self.mixes = recipe.mixes
         group = math.gcd(recipe.batch, _LARGEST_GROUP)
         self.batch_multiple = group if self.mixes else 1
         self._mixing = _mixing(recipe, group) if self.mixes else None

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from nearsight.classification import PredictOptions
 from nearsight.classification.model import build_classifier
+from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.classification.task import ClassificationTask
 from nearsight.datasets.labelled import first_classes, with_classes
 from nearsight.datasets.sources import open_images
@@ -20,7 +21,6 @@ from nearsight.images.decode import picture_files, read_image_file
 from nearsight.images.imageset import Splits
 from nearsight.images.transforms import EvalTransform
 from nearsight.images.unreadable import BadImage
-from nearsight.recipes.recipe import Recipe
 from nearsight.runs.folder import RunFolder, class_names
 from nearsight.runs.layout import DATA
 from nearsight.tasks import Evaluation, Prediction
@@ -37,7 +37,7 @@ def evaluate(
 
     ``split`` is train, val or test; by default test where there is one.
     """
-    recipe = RunFolder(run).recipe("classification")
+    recipe = RunFolder(run).recipe(ClassificationRecipe)
     recipe = recipe.with_changes(device=device, init_from="", teacher="", distillation="none", drop_path=0.0)
     task, split, origin = _own_task(run, recipe, split) if not data else _other_task(run, recipe, data, split)
     context = _context(recipe)
@@ -51,7 +51,7 @@ def evaluate(
     return Evaluation(origin, split, values, tuple(notes))
 
 
-def _own_task(run: str | Path, recipe: Recipe, split: str) -> tuple[ClassificationTask, str, str]:
+def _own_task(run: str | Path, recipe: ClassificationRecipe, split: str) -> tuple[ClassificationTask, str, str]:
     """The run's data, split as it was for training."""
     task = ClassificationTask(recipe)
     if list(task.data.classes) != class_names(run):
@@ -65,7 +65,9 @@ def _own_task(run: str | Path, recipe: Recipe, split: str) -> tuple[Classificati
     return task, split, task.describe()[0]
 
 
-def _other_task(run: str | Path, recipe: Recipe, data: str, split: str) -> tuple[ClassificationTask, str, str]:
+def _other_task(
+    run: str | Path, recipe: ClassificationRecipe, data: str, split: str
+) -> tuple[ClassificationTask, str, str]:
     """Images that the run has not seen: nothing is held back from them."""
     images, split, origin = open_images(data, split=split, download=recipe.download)
     if 0 < recipe.first_classes < len(images.classes):
@@ -78,9 +80,9 @@ def _other_task(run: str | Path, recipe: Recipe, data: str, split: str) -> tuple
     return ClassificationTask(recipe, Splits(images, images, None, origin)), split, origin
 
 
-def load_classifier(run: str | Path) -> tuple[nn.Module, Recipe, list[str]]:
+def load_classifier(run: str | Path) -> tuple[nn.Module, ClassificationRecipe, list[str]]:
     """(model with the selected weights, recipe, class names) of a classification run."""
-    recipe = RunFolder(run).recipe("classification")
+    recipe = RunFolder(run).recipe(ClassificationRecipe)
     classes = class_names(run)
     if not classes:
         raise ValueError(f"{run} is not a run with a list of classes")
@@ -131,6 +133,6 @@ def _prediction(path: Path, classes: list[tuple[str, float]], problem: str) -> P
     return Prediction(str(path), words or f"unreadable: {problem}", record, problem)
 
 
-def _context(recipe: Recipe) -> ProcessContext:
+def _context(recipe: ClassificationRecipe) -> ProcessContext:
     device = pick_device(recipe.device)
     return ProcessContext(device, precision=pick_precision("auto", device))

@@ -81,6 +81,7 @@ def train(
     override
         Allow changes that alter a run that is resumed.
     """
+    from nearsight.detection.recipe import DetectionRecipe
     from nearsight.detection.task import with_body_options
     from nearsight.engine.trackers import check_trackers
     from nearsight.engine.training import train as train_run
@@ -96,7 +97,7 @@ def train(
     flags = {name: value for name, value in named.items() if value is not None} | _assignments(fields or [])
     with reported():
         resolved = resolve_recipe(recipe, config, {"data": data, **flags})
-        if resolved.task != "detection":
+        if not isinstance(resolved, DetectionRecipe):
             raise ValueError(f"recipe {recipe!r} is for {resolved.task}; use retinanet or retinanet_small")
         folder = RunFolder(run if run is not None else free_run_path(Path("runs"), resolved.model))
         resolved = with_body_options(resolved, folder)

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
+from nearsight.classification.recipe import ClassificationRecipe as Recipe
+from nearsight.classification.recipes import CLASSIFICATION_RECIPES
 from nearsight.recipes.files import plain_yaml
-from nearsight.recipes.named import named_recipe
-from nearsight.recipes.recipe import Recipe
 from nearsight.text import value_words
 
 DEFAULT_RECIPE = "small"
@@ -56,7 +56,7 @@ def _flags(name: str, defaults: Recipe | None) -> type:
     return made
 
 
-RecipeFlags = _flags("RecipeFlags", named_recipe(DEFAULT_RECIPE))
+RecipeFlags = _flags("RecipeFlags", CLASSIFICATION_RECIPES[DEFAULT_RECIPE])
 """Options over a named recipe: help shows the values of the one that is taken when none is named."""
 ChangeFlags = _flags("ChangeFlags", None)
 """Options over a run's own settings."""

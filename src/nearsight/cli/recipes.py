@@ -44,15 +44,14 @@ def _table(chosen: dict[str, Recipe], *, whole: bool) -> Table:
     from rich.markup import escape
     from rich.table import Table
 
-    from nearsight.recipes.files import FIELDS
     from nearsight.text import value_words
 
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
     table.add_column("field", no_wrap=True)
     for name in chosen:
         table.add_column(name, overflow="fold")
-    for field in FIELDS:
-        values = [getattr(recipe, field) for recipe in chosen.values()]
+    for field in dict.fromkeys(name for recipe in chosen.values() for name in recipe.as_dict()):
+        values = [getattr(recipe, field, None) for recipe in chosen.values()]
         if whole or any(value != values[0] for value in values):
             table.add_row(field, *(escape(value_words(value)) for value in values))
     return table

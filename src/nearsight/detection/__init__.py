@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.recipes import DETECTION_RECIPES
-from nearsight.recipes.fields import check_range, option
-from nearsight.recipes.recipe import Recipe
+from nearsight.recipes.fields import check_fields, option
 from nearsight.tasks import Evaluation, TaskKind
 
 if TYPE_CHECKING:
@@ -29,10 +29,10 @@ class PredictOptions:
     """What is drawn, and where."""
 
     out: str = option("predictions", "folder for the drawn pictures and results.json")
-    min_score: float = option(0.3, "smallest score that is drawn and written")
+    min_score: float = option(0.3, "smallest score that is drawn and written", low=0, high=1)
 
     def __post_init__(self) -> None:
-        check_range(self, 0, 1, "min_score")
+        check_fields(self)
 
 
 def _recognises(source: str) -> bool:
@@ -41,7 +41,7 @@ def _recognises(source: str) -> bool:
     return has_boxes(source)
 
 
-def _open_task(recipe: Recipe, *, fit_batch: bool = False) -> DetectionTask:
+def _open_task(recipe: DetectionRecipe, *, fit_batch: bool = False) -> DetectionTask:
     from nearsight.detection.task import DetectionTask
 
     return DetectionTask(recipe, fit_batch=fit_batch)
@@ -68,7 +68,7 @@ def _inspect(run: RunFolder) -> DetectionRun:
 KIND = TaskKind(
     name="detection",
     help="learns to find objects and to draw a box around each",
-    recipe=Recipe,
+    recipe=DetectionRecipe,
     recipes=DETECTION_RECIPES,
     default_recipe="retinanet_small",
     selection="mAP",

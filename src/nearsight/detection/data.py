@@ -9,6 +9,7 @@ import torch
 
 from nearsight.detection.batches import PictureBatches, ResidentPictures, pad_images
 from nearsight.detection.dataset import DetectionSet, DetectionSplits
+from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.sources import open_detection
 from nearsight.detection.views import View, ViewSettings, plain_view, render
 from nearsight.engine.data import EvalBatch, TaskData
@@ -17,17 +18,14 @@ from nearsight.images.imageset import Splits, name_ranks
 from nearsight.images.normalization import FILL, normalise
 from nearsight.images.order import EpochOrder
 from nearsight.images.unreadable import BadImage
-from nearsight.recipes.recipe import Recipe
 
 EVAL_BATCH = 8
 
 
-def open_splits(recipe: Recipe) -> DetectionSplits:
+def open_splits(recipe: DetectionRecipe) -> DetectionSplits:
     """The data source, less what the recipe leaves out."""
     if not recipe.data:
         raise ValueError("no data was given: name a folder of images with boxes, or 'bccd', which comes along")
-    if recipe.first_classes:
-        raise ValueError("first_classes is for classification; for detection, leave categories out of the annotations")
     splits = open_detection(recipe.data, seed=recipe.data_seed, val_fraction=recipe.val_fraction)
     if recipe.fraction == 1:
         return splits
@@ -40,7 +38,9 @@ def open_splits(recipe: Recipe) -> DetectionSplits:
 class DetectionData(TaskData[DetectionSet]):
     """The detection sets of a recipe, and batches of them."""
 
-    def __init__(self, recipe: Recipe, splits: DetectionSplits) -> None:
+    recipe: DetectionRecipe
+
+    def __init__(self, recipe: DetectionRecipe, splits: DetectionSplits) -> None:
         self.settings = ViewSettings(
             size=(recipe.image_height or recipe.image_size, recipe.image_size),
             smallest_scale=recipe.smallest_scale,

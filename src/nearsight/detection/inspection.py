@@ -11,6 +11,7 @@ from torch import nn
 from nearsight.detection.data import open_splits
 from nearsight.detection.dataset import DetectionSet
 from nearsight.detection.outputs import DetectorOutputs, postprocess
+from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.task import build_detector
 from nearsight.detection.use import picture_size, run_categories
 from nearsight.images.unreadable import BadImage
@@ -23,7 +24,7 @@ class DetectionRun:
     """Its network with fresh weights, its validation images, and what its outputs say."""
 
     def __init__(self, run: RunFolder) -> None:
-        self.recipe = run.recipe("detection").with_changes(init_from="")
+        self.recipe = run.recipe(DetectionRecipe).with_changes(init_from="")
         self.classes: Sequence[str] = run_categories(run)[0]
         self.picture_size = picture_size(self.recipe)
 

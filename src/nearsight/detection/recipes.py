@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from nearsight.recipes.recipe import Recipe
+from nearsight.detection.recipe import DetectionRecipe
 
-_PAPER = Recipe(
-    task="detection",
+_PAPER = DetectionRecipe(
     model="retinanet_sasa_resnet50_attention_heads",
     image_size=640,
     optimizer="sgd",
@@ -18,18 +17,12 @@ _PAPER = Recipe(
     min_lr=0.0,
     weight_decay=1e-4,
     drop_path=0.0,
-    crop="none",
-    randaugment_ops=0,
-    erasing=0.0,
-    mixup=0.0,
-    cutmix=0.0,
-    label_smoothing=0.0,
     repeats=1,
     channels_last=True,
     eval_every=5.0,
 )
 
-DETECTION_RECIPES: dict[str, Recipe] = {
+DETECTION_RECIPES: dict[str, DetectionRecipe] = {
     # Ramachandran et al. 2019, section 4.2. Not stated there: weight decay and the range of scales; 1e-4 and 0.8 to 1.2
     # are what RetinaNet and its multi-scale training customarily have.
     "retinanet": _PAPER,

@@ -18,6 +18,7 @@ from nearsight.detection.coco_metrics import CocoEvaluator, Found, Truth, to_cor
 from nearsight.detection.data import DetectionData, open_splits
 from nearsight.detection.dataset import DetectionSet
 from nearsight.detection.outputs import DetectorOutputs, detection_loss, postprocess
+from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.retinanet import RetinaNet, backbone_of, build_retinanet, create_detector
 from nearsight.detection.views import View, boxes_in_image
 from nearsight.detection.vit_backbone import ViTBackbone
@@ -40,9 +41,7 @@ class DetectionTask:
     selection = "mAP"
     batch_multiple = 1
 
-    def __init__(self, recipe: Recipe, *, fit_batch: bool = False) -> None:
-        if recipe.teacher:
-            raise ValueError("detection does not learn from a teacher; leave out teacher and distillation")
+    def __init__(self, recipe: DetectionRecipe, *, fit_batch: bool = False) -> None:
         splits = open_splits(recipe)
         self.recipe = recipe = check_batch(recipe, len(splits.train), fit=fit_batch)
         self.data = DetectionData(recipe, splits)
@@ -154,7 +153,7 @@ def truth_of(images: DetectionSet, index: int) -> Truth:
     return Truth(to_corner_and_size(annotations.boxes), annotations.labels, annotations.crowd, annotations.areas)
 
 
-def build_detector(recipe: Recipe, num_classes: int) -> RetinaNet:
+def build_detector(recipe: DetectionRecipe, num_classes: int) -> RetinaNet:
     """The recipe's detector with fresh weights; with ``init_from``, those of a detector, or of a classifier's body."""
     model = create_detector(
         recipe.model, num_classes=num_classes, **{"drop_path_rate": recipe.drop_path, **recipe.model_options}
@@ -170,7 +169,7 @@ def build_detector(recipe: Recipe, num_classes: int) -> RetinaNet:
     return model
 
 
-def _check_origin(recipe: Recipe) -> None:
+def _check_origin(recipe: DetectionRecipe) -> None:
     """A classifier's body is of the kind that the detector stands on."""
     backbone = str(recipe.model_options.get("backbone", backbone_of(recipe.model)))
     origin = foreign_origin(recipe.init_from, backbone)
@@ -181,7 +180,7 @@ def _check_origin(recipe: Recipe) -> None:
         )
 
 
-def _load_body(backbone: nn.Module, weights: dict[str, Tensor], recipe: Recipe) -> None:
+def _load_body(backbone: nn.Module, weights: dict[str, Tensor], recipe: DetectionRecipe) -> None:
     """A classifier's body; positions that were learned on images of another size are resampled."""
     body = _body_recipe(recipe)
     if not isinstance(backbone, ViTBackbone):
@@ -195,7 +194,7 @@ def _load_body(backbone: nn.Module, weights: dict[str, Tensor], recipe: Recipe) 
         backbone.vit.set_input_size(size)
 
 
-def with_body_options(recipe: Recipe, run: RunFolder) -> Recipe:
+def with_body_options(recipe: DetectionRecipe, run: RunFolder) -> DetectionRecipe:
     """A recipe that starts from a classification run of its backbone gets that run's options where it states none.
 
     Once ``run`` has begun it has them on record, whatever became of the run it started from.
@@ -206,7 +205,7 @@ def with_body_options(recipe: Recipe, run: RunFolder) -> Recipe:
         if begun is None or begun.init_from != recipe.init_from:
             return recipe
         return recipe.with_changes(model_options={**begun.model_options, **recipe.model_options})
-    options = {**body.model_options, **({"patch_size": body.patch_size} if body.patch_size else {})}
+    options = body.stated_options
     heads = inspect.signature(build_retinanet).parameters  # what has the same name there means something else
     renamed = {"attention": "backbone_attention"}
     kept = {name: value for name, value in options.items() if name in renamed or name not in heads}
@@ -214,7 +213,7 @@ def with_body_options(recipe: Recipe, run: RunFolder) -> Recipe:
     return recipe.with_changes(model_options={**options, **recipe.model_options})
 
 
-def _body_recipe(recipe: Recipe) -> Recipe | None:
+def _body_recipe(recipe: DetectionRecipe) -> Recipe | None:
     """Of the classification run of the same backbone that a recipe starts from; None where it does not."""
     config = Path(recipe.init_from) / CONFIG
     body = thaw(config) if recipe.init_from and config.is_file() else None

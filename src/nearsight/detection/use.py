@@ -16,6 +16,7 @@ from nearsight.detection.batches import pad_images
 from nearsight.detection.coco_metrics import Found
 from nearsight.detection.data import EVAL_BATCH
 from nearsight.detection.dataset import DetectionSet
+from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.report import draw_boxes
 from nearsight.detection.retinanet import RetinaNet
 from nearsight.detection.sources import open_detection, open_parts
@@ -25,7 +26,6 @@ from nearsight.engine.device import pick_device, pick_precision
 from nearsight.images.decode import picture_files, read_image_file
 from nearsight.images.normalization import FILL, normalise
 from nearsight.images.unreadable import BadImage, BadImageLog
-from nearsight.recipes.recipe import Recipe
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import CATEGORIES
 from nearsight.tasks import Evaluation, Prediction
@@ -76,7 +76,7 @@ class TrainedDetector:
 def load_detector(run: str | Path, device: str = "auto") -> TrainedDetector:
     """The detector of a run's folder."""
     folder = RunFolder(run)
-    recipe = RunFolder(run).recipe("detection")
+    recipe = RunFolder(run).recipe(DetectionRecipe)
     names, ids = run_categories(folder)
     place = pick_device(device)
     model = build_detector(recipe.with_changes(init_from=""), len(names))
@@ -94,7 +94,7 @@ def run_categories(folder: RunFolder) -> tuple[tuple[str, ...], tuple[int, ...]]
         raise ValueError(f"{folder.path / CATEGORIES} does not list the run's classes") from None
 
 
-def picture_size(recipe: Recipe) -> tuple[int, int]:
+def picture_size(recipe: DetectionRecipe) -> tuple[int, int]:
     """Height and width that images are fitted into."""
     return recipe.image_height or recipe.image_size, recipe.image_size
 
@@ -106,7 +106,7 @@ def evaluate(
 
     ``split`` is train, val or test; by default val, and of other ``data`` val, test, or all of it where it has neither.
     """
-    detector, recipe = load_detector(run, device), RunFolder(run).recipe("detection")
+    detector, recipe = load_detector(run, device), RunFolder(run).recipe(DetectionRecipe)
     origin, sets = _sets_to_measure(recipe, data)
     chosen = split or next(name for name in ("val", "test", "train") if name in sets)
     if chosen not in sets:
@@ -138,7 +138,7 @@ def evaluate(
     )
 
 
-def _sets_to_measure(recipe: Recipe, data: str) -> tuple[str, dict[str, DetectionSet]]:
+def _sets_to_measure(recipe: DetectionRecipe, data: str) -> tuple[str, dict[str, DetectionSet]]:
     """What a run's data, or other `data`, is called, and its parts: as in training, or as they are in other data."""
     if data:
         parts = open_parts(data)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nearsight.engine.distributed import World
-from nearsight.recipes.recipe import Recipe
+from nearsight.recipes.recipe import R, Recipe
 
 _UPDATES = 4  # in an epoch
 
@@ -13,7 +13,7 @@ def fitting_batch(count: int) -> int:
     return max(2, 2 ** (count.bit_length() - 3))
 
 
-def check_batch(recipe: Recipe, count: int, *, fit: bool = False) -> Recipe:
+def check_batch(recipe: R, count: int, *, fit: bool = False) -> R:
     """``recipe``, once it is known that ``count`` training images fill its batch.
 
     With ``fit``, or ``batch_auto``, a set that does not fill four batches gets smaller ones.

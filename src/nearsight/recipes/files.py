@@ -6,19 +6,21 @@ field it does not know is an error that names the line and the nearest name.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from nearsight.recipes.named import named_recipe
-from nearsight.recipes.recipe import Recipe, differences
+from nearsight.recipes.recipe import R, Recipe, differences, field_names
+from nearsight.tasks import task_kind, task_names, task_of_data
 
+FORMAT = 2
 _LARGEST_FILE = 1_000_000
-FIELDS = tuple(field.name for field in dataclasses.fields(Recipe))
+_NOT_FIELDS = ("recipe", "task", "format")
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -56,12 +58,22 @@ def plain_yaml(text: str) -> Any:
 
 
 def resolve_recipe(name: str = "", file: str | Path | None = None, flags: dict[str, Any] | None = None) -> Recipe:
-    """A recipe from its three layers: named recipe < file < flags. The file may name its own recipe; a flag wins."""
+    """A recipe from its three layers: named recipe < file < flags. The file may name its own recipe; a flag wins.
+
+    Without a name it is the first recipe of the task that the file names, or that suits the data.
+    """
+    flags = flags or {}
     changes = read_changes(file) if file else {}
-    base = named_recipe(name or str(changes.pop("recipe", "")) or "small")
+    name, task = name or str(changes.pop("recipe", "")), str(changes.pop("task", ""))
     changes.pop("recipe", None)
+    if not name:
+        kind = task_kind(task) if task else task_of_data(str(flags.get("data") or changes.get("data", "")))
+        name = kind.default_recipe
+    base = named_recipe(name)
+    if task and base.task != task:
+        raise ValueError(f"{file}: its task is {task}, but the recipe {name!r} is for {base.task}")
     recipe = apply_changes(base, changes, where=str(file))
-    return apply_changes(recipe, _with_short_warmup(recipe, flags or {}), where="the command line")
+    return apply_changes(recipe, _with_short_warmup(recipe, flags), where="the command line")
 
 
 def _with_short_warmup(recipe: Recipe, flags: dict[str, Any]) -> dict[str, Any]:
@@ -72,9 +84,9 @@ def _with_short_warmup(recipe: Recipe, flags: dict[str, Any]) -> dict[str, Any]:
     return {**flags, "warmup_epochs": epochs / 10}
 
 
-def apply_changes(recipe: Recipe, changes: dict[str, Any], where: str) -> Recipe:
+def apply_changes(recipe: R, changes: dict[str, Any], where: str) -> R:
     """``recipe`` with ``changes``; a bad value is reported with the place it came from."""
-    _refuse_unknown(changes, where)
+    _refuse_unknown(changes, field_names(type(recipe)), where, recipe.task)
     if isinstance(changes.get("model_options"), dict):
         changes = {**changes, "model_options": {**recipe.model_options, **changes["model_options"]}}
     try:
@@ -84,7 +96,40 @@ def apply_changes(recipe: Recipe, changes: dict[str, Any], where: str) -> Recipe
 
 
 def read_changes(file: str | Path) -> dict[str, Any]:
-    """The fields a YAML file sets, plus ``recipe`` when it names one."""
+    """The fields that a YAML file sets, plus ``recipe`` and ``task`` when it names them."""
+    content = _read_mapping(file)
+    first_format = "format" not in content and "task" in content and len(_only_readers(content)) > 1
+    return _updated(content) if first_format else {name: value for name, value in content.items() if name != "format"}
+
+
+def freeze(recipe: Recipe) -> str:
+    """YAML text with every field, for a run's folder."""
+    return yaml.safe_dump({"format": FORMAT, **recipe.as_dict()}, sort_keys=False, allow_unicode=True)
+
+
+def thaw(path: str | Path) -> Recipe:
+    """The recipe that ``freeze`` wrote, now or in the first format. Fields that came later have their default."""
+    content = _read_mapping(path)
+    content = content if "format" in content else _updated(content)
+    task = str(content.pop("task", ""))
+    fields = {name: value for name, value in content.items() if name != "format"}
+    try:
+        kind = task_kind(task).recipe
+        _refuse_unknown(fields, field_names(kind), str(path), task)
+        return kind(**fields)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
+
+
+def _updated(content: dict[str, Any]) -> dict[str, Any]:
+    """What a file of the first format says: each had the fields of all tasks."""
+    task = str(content.get("task", "classification"))
+    kind: type[Recipe] = task_kind(task).recipe
+    return {"task": task, **kind.updated(content)}
+
+
+def _read_mapping(file: str | Path) -> dict[str, Any]:
+    """What a recipe's file says: field names, each of some task, with ``recipe``, ``task`` and ``format``."""
     path = Path(file)
     try:
         size = path.stat().st_size
@@ -101,22 +146,11 @@ def read_changes(file: str | Path) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ValueError(f"{path}: a recipe is a mapping of field names to values")
-    _refuse_unknown({key: value for key, value in content.items() if key != "recipe"}, str(path))
+    if content.get("format", FORMAT) != FORMAT:
+        raise ValueError(f"{path} has the format {content['format']!r}; this version of nearsight reads {FORMAT}")
+    every = {name for task in task_names() for name in field_names(task_kind(task).recipe)}
+    _refuse_unknown({name: 0 for name in content if name not in _NOT_FIELDS}, every, str(path))
     return content
-
-
-def freeze(recipe: Recipe) -> str:
-    """YAML text with every field, for a run's folder."""
-    return yaml.safe_dump(recipe.as_dict(), sort_keys=False, allow_unicode=True)
-
-
-def thaw(path: str | Path) -> Recipe:
-    """The recipe that ``freeze`` wrote. Fields that came later have their default."""
-    changes = read_changes(path)
-    try:
-        return Recipe(**changes)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: {error}") from error
 
 
 def describe_changes(base: Recipe, recipe: Recipe) -> list[str]:
@@ -124,10 +158,23 @@ def describe_changes(base: Recipe, recipe: Recipe) -> list[str]:
     return [f"{name}: {old!r} → {new!r}" for name, (old, new) in differences(base, recipe).items()]
 
 
-def _refuse_unknown(changes: dict[str, Any], where: str) -> None:
+def _readers(name: str) -> list[str]:
+    """The tasks whose recipes have a field."""
+    return [task for task in task_names() if name in field_names(task_kind(task).recipe)]
+
+
+def _only_readers(names: Iterable[str]) -> set[str]:
+    """The tasks that alone have one of these fields."""
+    readers = map(_readers, names)
+    return {found[0] for found in readers if len(found) == 1}
+
+
+def _refuse_unknown(changes: dict[str, Any], known: Iterable[str], where: str, task: str = "") -> None:
     for key in changes:
-        if key not in FIELDS:
-            near = difflib.get_close_matches(key, FIELDS, n=1)
-            listed = "nearsight train --help lists them; a model's own options go into model_options"
-            hint = f"did you mean {near[0]!r}?" if near else listed
-            raise ValueError(f"{where}: there is no field {key!r}; {hint}")
+        if key in known:
+            continue
+        if readers := _readers(key):
+            raise ValueError(f"{where}: {key} is for {' and '.join(readers)}; {task} does not read it")
+        near = difflib.get_close_matches(key, known, n=1)
+        listed = "nearsight train --help lists them; a model's own options go into model_options"
+        raise ValueError(f"{where}: there is no field {key!r}; {f'did you mean {near[0]!r}?' if near else listed}")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nearsight.recipes.recipe import Recipe, change_rule
+from nearsight.recipes.recipe import Recipe
 from nearsight.reports.words import measure_words
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import DATA, DONE
@@ -174,7 +174,7 @@ def _setting(recipe: Recipe, data: str) -> dict[str, Any]:
     fields = {
         name: value
         for name, value in recipe.as_dict().items()
-        if name != "seed" and (change_rule(name) != "free" or name in _FREE_BUT_FELT)
+        if name != "seed" and (recipe.change_rule(name) != "free" or name in _FREE_BUT_FELT)
     }
     fields["data"] = data
     options = {f"{_OPTION}{name}": value for name, value in fields.pop("model_options").items()}

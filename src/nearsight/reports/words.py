@@ -31,6 +31,5 @@ def weights_words(weights: str) -> str:
 
 def model_words(recipe: Recipe) -> str:
     """The model by name, what was changed in it, and the size of its images."""
-    changed = {**recipe.model_options, **({"patch_size": recipe.patch_size} if recipe.patch_size else {})}
-    said = f" ({value_words(changed)})" if changed else ""
+    said = f" ({value_words(recipe.stated_options)})" if recipe.stated_options else ""
     return f"{recipe.model}{said} at {recipe.image_size} px"

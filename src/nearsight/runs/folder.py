@@ -13,12 +13,12 @@ import os
 import platform
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from torch import Tensor
 
 from nearsight.recipes.files import thaw
-from nearsight.recipes.recipe import Recipe
+from nearsight.recipes.recipe import R, Recipe
 from nearsight.runs.atomic_files import disk_errors, replace, to_json
 from nearsight.runs.checkpoint import CheckpointStore
 from nearsight.runs.exits import DiskError, FolderInUseError
@@ -44,13 +44,17 @@ class RunFolder:
     def has_config(self) -> bool:
         return (self.path / CONFIG).is_file()
 
-    def recipe(self, task: str = "") -> Recipe:
-        """The settings of the run, which must be of a `task` where one is given."""
+    @overload
+    def recipe(self) -> Recipe: ...
+    @overload
+    def recipe(self, kind: type[R]) -> R: ...
+    def recipe(self, kind: type[Recipe] = Recipe) -> Recipe:
+        """The settings of the run, which must be of this kind."""
         if not self.has_config:
             raise ValueError(f"{self.path} is not a run: it has no {CONFIG}")
         recipe = thaw(self.path / CONFIG)
-        if task and recipe.task != task:
-            raise ValueError(f"{self.path} is a run of {recipe.task}, not of {task}")
+        if not isinstance(recipe, kind):
+            raise ValueError(f"{self.path} is a run of {recipe.task}, not of {kind.task}")
         return recipe
 
     def checkpoints(self, keep: int = 2) -> CheckpointStore:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from nearsight.recipes.files import freeze
-from nearsight.recipes.recipe import Recipe, change_rule, differences
+from nearsight.recipes.recipe import Recipe, differences
 from nearsight.runs.environment import describe_environment
 from nearsight.runs.exits import DiskError
 from nearsight.runs.folder import RunFolder
@@ -46,7 +46,7 @@ def check_run(run: RunFolder, recipe: Recipe, data: DataRecord, *, total_steps: 
                 f"in {', '.join(changed)}. Start a new run, with another --run"
             )
         old = old.with_changes(data=recipe.data)  # the same data, as its fingerprint has shown, may lie elsewhere
-    late = {name: values for name, values in differences(old, recipe).items() if change_rule(name) == "override"}
+    late = {name: values for name, values in differences(old, recipe).items() if recipe.change_rule(name) == "override"}
     if late and finished_summary(run, total_steps) is not None:
         raise ValueError(
             f"this run is finished, and {_listed(late)}. Start a new run; --override --epochs makes this one longer"
@@ -86,10 +86,10 @@ def _with_earlier(old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, 
 def check_same_experiment(old: Recipe, new: Recipe, *, override: bool) -> None:
     """Refuse to continue ``old`` as ``new`` where the difference would change what the run means."""
     changed = differences(old, new)
-    foreign = {name: values for name, values in changed.items() if change_rule(name) == "never"}
+    foreign = {name: values for name, values in changed.items() if old.change_rule(name) == "never"}
     if foreign:
         raise ValueError(f"this folder holds another experiment: {_listed(foreign)}. Choose another --run")
-    unasked = {name: values for name, values in changed.items() if change_rule(name) == "override"}
+    unasked = {name: values for name, values in changed.items() if old.change_rule(name) == "override"}
     if unasked and not override:
         raise ValueError(f"the run was started with other settings: {_listed(unasked)}. Add --override to change them")
 

@@ -10,18 +10,21 @@ import torch
 import yaml
 
 from nearsight.classification.model import build_classifier
+from nearsight.classification.recipe import ClassificationRecipe
+from nearsight.detection.recipe import DetectionRecipe
 from nearsight.recipes.files import freeze, read_changes, resolve_recipe, thaw
 from nearsight.recipes.named import named_recipe
-from nearsight.recipes.recipe import Recipe, change_rule, differences
+from nearsight.recipes.recipe import differences
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = sorted((ROOT / "recipes").glob("*.yaml"))
 
 
-def test_every_field_has_help_and_a_rule_for_resuming():
-    for field in dataclasses.fields(Recipe):
+@pytest.mark.parametrize("kind", [ClassificationRecipe, DetectionRecipe])
+def test_every_field_has_help_and_a_rule_for_resuming(kind):
+    for field in dataclasses.fields(kind):
         assert len(field.metadata["help"]) > 10, field.name
-        assert change_rule(field.name) in ("never", "override", "free")
+        assert kind.change_rule(field.name) in ("never", "override", "free")
 
 
 def test_the_papers_recipes():
@@ -60,7 +63,7 @@ def test_the_papers_recipes():
 )
 def test_bad_values_are_named(changes, words):
     with pytest.raises(ValueError, match=words):
-        Recipe(**changes)
+        ClassificationRecipe(**changes)
 
 
 def test_layers_flags_over_file_over_recipe(tmp_path):
@@ -79,8 +82,74 @@ def test_frozen_recipes_come_back(tmp_path):
     assert thaw(tmp_path / "config.yaml") == recipe
 
 
+def test_a_recipe_says_its_task_and_format(tmp_path):
+    for name, kind in (("small", ClassificationRecipe), ("retinanet_small", DetectionRecipe)):
+        text = freeze(named_recipe(name))
+        assert yaml.safe_load(text)["format"] == 2
+        assert yaml.safe_load(text)["task"] == kind.task
+        (tmp_path / "config.yaml").write_text(text)
+        assert type(thaw(tmp_path / "config.yaml")) is kind
+        assert resolve_recipe("", tmp_path / "config.yaml") == named_recipe(name)
+    (tmp_path / "config.yaml").write_text("format: 3\n")
+    with pytest.raises(ValueError, match=r"has the format 3; this version of nearsight reads 2"):
+        thaw(tmp_path / "config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "changes", "words"),
+    [
+        ("small", {"flip_vertical": 0.5}, "flip_vertical is for detection; classification does not read it"),
+        ("small", {"image_height": 48}, "image_height is for detection; classification does not read it"),
+        ("retinanet_small", {"mixup": 0.5}, "mixup is for classification; detection does not read it"),
+        ("retinanet", {"teacher": "runs/x"}, "teacher is for classification; detection does not read it"),
+    ],
+)
+def test_what_a_task_does_not_read_is_refused_by_name(tmp_path, recipe, changes, words):
+    with pytest.raises(ValueError, match=f"^the command line: {words}$"):
+        resolve_recipe(recipe, None, changes)
+    file = tmp_path / "recipe.yaml"
+    file.write_text(yaml.safe_dump({"recipe": recipe, **changes}))
+    with pytest.raises(ValueError, match=f"recipe.yaml: {words}$"):
+        resolve_recipe("", file)
+    (tmp_path / "config.yaml").write_text(freeze(named_recipe(recipe)) + yaml.safe_dump(changes))
+    with pytest.raises(ValueError, match=f"config.yaml: {words}$"):
+        thaw(tmp_path / "config.yaml")
+
+
+def test_the_file_or_the_data_name_the_task(tmp_path):
+    file = tmp_path / "recipe.yaml"
+    file.write_text("task: detection\nepochs: 20\n")
+    assert resolve_recipe("", file) == named_recipe("retinanet_small").with_changes(epochs=20.0)
+    assert resolve_recipe("", None, {"data": "bccd"}).task == "detection"
+    assert resolve_recipe("", None, {"data": "clothing"}).task == "classification"
+    with pytest.raises(ValueError, match="its task is detection, but the recipe 'small' is for classification"):
+        resolve_recipe("small", file)
+    file.write_text("task: regression\n")
+    with pytest.raises(ValueError, match="there is no task 'regression'; the tasks are classification, detection"):
+        resolve_recipe("", file)
+
+
+FIRST_FORMAT = Path(__file__).with_name("first_format")
+
+
+@pytest.mark.parametrize("kind", [ClassificationRecipe, DetectionRecipe])
+def test_files_of_the_first_format_are_read(kind):
+    """Each had the 75 fields of both tasks."""
+    file = FIRST_FORMAT / f"{kind.task}.yaml"
+    stored = yaml.safe_load(file.read_text())
+    recipe = thaw(file)
+    assert type(recipe) is kind
+    assert resolve_recipe("", file) == recipe
+    own = recipe.as_dict()
+    assert len(stored) == 75
+    assert own.keys() <= stored.keys()
+    assert {name: value for name, value in own.items() if name != "model_options"} == {
+        name: stored[name] for name in own if name != "model_options"
+    }
+
+
 def test_fewer_images_mean_more_epochs():
-    assert Recipe(epochs=30.0, fraction=0.1).total_epochs == pytest.approx(300)
+    assert ClassificationRecipe(epochs=30.0, fraction=0.1).total_epochs == pytest.approx(300)
 
 
 @pytest.mark.parametrize(
@@ -140,7 +209,7 @@ def test_every_experiment_builds(file):
 
 def _timm(name: str, **changes) -> torch.nn.Module:
     settings = {"model": f"timm:{name}", "image_size": 32, "drop_path": 0.0}
-    return build_classifier(Recipe(**{**settings, **changes}), num_classes=3)
+    return build_classifier(ClassificationRecipe(**{**settings, **changes}), num_classes=3)
 
 
 def test_timm_models_take_our_images_and_what_else_they_can():

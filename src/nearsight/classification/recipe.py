@@ -1,0 +1,89 @@
+"""The recipe of a classifier."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from nearsight.recipes.fields import TINY, option
+from nearsight.recipes.recipe import Recipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelFields:
+    """Which classes there are."""
+
+    first_classes: int = option(
+        0, "keep only the first N classes in alphabetical order (0: all)", change="never", low=0
+    )
+    download: bool = option(False, "known datasets may be fetched from the network", change="free")
+    patch_size: int = option(0, "side of a patch in pixels (0: the model's own)", change="never", low=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CropFields:
+    """How a classifier's images are cropped, coloured and erased."""
+
+    crop: str = option(
+        "resized",
+        "random crop: a resized region, a shift of the padded image, or none",
+        choices=("resized", "pad", "none"),
+    )
+    crop_scale: float = option(0.08, "smallest area share of a resized crop", low=TINY, high=1)
+    eval_crop: float = option(0.875, "share of the resized image that evaluation's centre crop keeps", low=TINY, high=1)
+    randaugment_ops: int = option(2, "RandAugment operations per image (0: off)", low=0)
+    randaugment_magnitude: float = option(9.0, "RandAugment magnitude, 0 to 10", low=0, high=10)
+    randaugment_std: float = option(0.5, "standard deviation of the RandAugment magnitude", low=0)
+    jitter: float = option(0.0, "colour jitter: brightness, contrast and saturation vary by this share", low=0, high=1)
+    erasing: float = option(0.25, "probability of erasing a rectangle", low=0, high=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixingFields:
+    """How a classifier's images and labels are mixed."""
+
+    mixup: float = option(0.8, "mixup's Beta parameter (0: off)", low=0)
+    cutmix: float = option(1.0, "cutmix's Beta parameter (0: off)", low=0)
+    mix_probability: float = option(1.0, "probability that a pair is mixed at all", low=0, high=1)
+    mix_switch: float = option(0.5, "probability of cutmix where both mixup and cutmix are on", low=0, high=1)
+    label_smoothing: float = option(0.1, "label smoothing", low=0, high=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistillFields:
+    """Learning from a teacher."""
+
+    teacher: str = option("", "teacher: a timm name (timm:NAME), MODEL=weights.safetensors, or a run folder")
+    distillation: str = option("none", "how to learn from the teacher", choices=("none", "hard", "soft"))
+    distill_weight: float = option(0.5, "share of the distillation term in the loss", low=0, high=1)
+    distill_temperature: float = option(3.0, "temperature of soft distillation", low=TINY)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClassificationRecipe(DistillFields, MixingFields, CropFields, LabelFields, Recipe):
+    """One run of a classifier, completely. Its defaults are DeiT's recipe for ImageNet as ConViT used it."""
+
+    task: ClassVar[str] = "classification"
+    set_elsewhere: ClassVar[dict[str, str]] = {
+        **Recipe.set_elsewhere,
+        "num_classes": "it follows from the data (--first-classes keeps fewer)",
+        "img_size": "--image-size sets it",
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.patch_size and self.image_size % self.patch_size:
+            raise ValueError(f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}")
+        if self.mixes and self.batch % 2:
+            raise ValueError(f"mixup and cutmix work on pairs: batch {self.batch} must be even")
+        if (self.distillation == "none") != (not self.teacher):
+            raise ValueError("distillation and teacher belong together: give both, or neither")
+
+    @property
+    def mixes(self) -> bool:
+        """Whether images are mixed with one another."""
+        return bool((self.mixup or self.cutmix) and self.mix_probability)
+
+    @property
+    def stated_options(self) -> dict[str, Any]:
+        return {**self.model_options, **({"patch_size": self.patch_size} if self.patch_size else {})}
