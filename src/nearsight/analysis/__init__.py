@@ -1,9 +1,9 @@
 """Looking inside: how far heads look, whether they follow position or content, and their maps."""
 
-from .heads import HeadProfile, head_profiles, positional_geometry
-from .locality import LayerSummary, layer_summaries, nonlocality_by_layer
-from .maps import attention_maps, mean_attention_maps
-from .walk import inspectable, looking, walk
+from nearsight.analysis.heads import HeadProfile, head_profiles, positional_geometry
+from nearsight.analysis.locality import LayerSummary, layer_summaries, nonlocality_by_layer
+from nearsight.analysis.maps import attention_maps, mean_attention_maps
+from nearsight.analysis.walk import inspectable, looking, walk
 
 __all__ = [
     "HeadProfile",

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..functional import positional_weights
-from ..geometry import Grid
-from . import measures
-from .locality import nonlocality_and_entropy
-from .views import GlobalView, Kind, LocalView, View
-from .walk import inspectable, looking, walk_batches
+from nearsight.analysis import measures
+from nearsight.analysis.locality import nonlocality_and_entropy
+from nearsight.analysis.views import GlobalView, Kind, LocalView, View
+from nearsight.analysis.walk import inspectable, looking, walk_batches
+from nearsight.functional import positional_weights
+from nearsight.geometry import Grid
 
 
 class PositionalGeometry(NamedTuple):

@@ -12,12 +12,12 @@ import torch
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
 
-from ..functional import nonlocality
-from ..models import VisionTransformer
-from ..models.size import grid_of
-from . import measures
-from .views import GlobalView, Kind, View, patch_map
-from .walk import global_view, inspectable, looking, walk_batches
+from nearsight.analysis import measures
+from nearsight.analysis.views import GlobalView, Kind, View, patch_map
+from nearsight.analysis.walk import global_view, inspectable, looking, walk_batches
+from nearsight.functional import nonlocality
+from nearsight.models import VisionTransformer
+from nearsight.models.size import grid_of
 
 Protocol = Literal["activations", "released_code"]
 

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor, nn
 
-from .views import Part, View, patch_map
-from .walk import inspectable, looking, num_attention_layers, walk_batches
+from nearsight.analysis.views import Part, View, patch_map
+from nearsight.analysis.walk import inspectable, looking, num_attention_layers, walk_batches
 
 
 def attention_maps(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..geometry import Grid
+from nearsight.geometry import Grid
 
 
 def entropy(weights: Tensor) -> Tensor:

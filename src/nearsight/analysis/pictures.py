@@ -12,15 +12,14 @@ from PIL import Image
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
 
+from nearsight.analysis.walk import body_of
 from nearsight.datasets.labelled import LabelledImages
 from nearsight.datasets.sources import open_data
 from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD
 from nearsight.images.decode import DEFAULT_LIMITS, read_image_file
 from nearsight.images.normalization import normalise
 from nearsight.images.unreadable import BadImage
-
-from ..models import VisionTransformer
-from .walk import body_of
+from nearsight.models import VisionTransformer
 
 DEFAULT_SIZE = (224, 224)
 SAMPLES = "clothing"  # the image set that comes with the package

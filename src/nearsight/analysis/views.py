@@ -13,9 +13,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .. import functional as equations
-from ..functional import Border
-from ..geometry import Grid, window_offsets
+from nearsight import functional as equations
+from nearsight.functional import Border
+from nearsight.geometry import Grid, window_offsets
 
 Kind = Literal["plain", "psa", "gpsa", "local"]
 Part = Literal["mixed", "content", "position"]

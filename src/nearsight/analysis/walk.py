@@ -16,14 +16,13 @@ from timm.models.vision_transformer import Block as TimmBlock
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
 
+from nearsight.analysis.views import GlobalView, LocalView, View
+from nearsight.functional import query_key_value
+from nearsight.geometry import Grid
 from nearsight.models import ResNet, VisionTransformer
+from nearsight.nn import GatedPositionalSelfAttention, LocalSelfAttention2d, PositionalSelfAttention, SelfAttention
+from nearsight.nn.local import sinusoidal_positions
 from nearsight.weights.timm import load_timm_weights
-
-from ..functional import query_key_value
-from ..geometry import Grid
-from ..nn import GatedPositionalSelfAttention, LocalSelfAttention2d, PositionalSelfAttention, SelfAttention
-from ..nn.local import sinusoidal_positions
-from .views import GlobalView, LocalView, View
 
 KNOWN = "nearsight's models, timm's plain VisionTransformer and timm's ConVit"
 

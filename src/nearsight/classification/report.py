@@ -9,16 +9,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nearsight.analysis import attention_maps
+from nearsight.analysis import inspectable, looking, walk
 from nearsight.analysis.figures.training import curves_of, draw_gates, draw_nonlocality
+from nearsight.analysis.views import GlobalView
 from nearsight.classification.data import ImageData
 from nearsight.datasets.labelled import LabelledImages
 from nearsight.engine.task import ProcessContext
-from nearsight.images.batch_augment import BatchEval
+from nearsight.images.normalization import normalise
 from nearsight.images.transforms import EvalTransform
 from nearsight.images.unreadable import BadImage
 from nearsight.reports import plots
 from nearsight.reports.page import Page, Picture
+from nearsight.text import one_line
 
 _WORST, _SHOWN = 18, 3
 CAPTIONS = {
@@ -103,7 +105,7 @@ def _mistakes_page(probabilities: Tensor, labels: Tensor, indices: Tensor, data:
         pictures.append(images.read(int(indices[row])))
         share = 100 * float(probabilities[row, guess])
         truth = data.classes[int(labels[row])]
-        titles.append(f"{_one_line(truth)}, taken for\n{_one_line(data.classes[guess])} ({share:.0f} %)")
+        titles.append(f"{one_line(truth)}, taken for\n{one_line(data.classes[guess])} ({share:.0f} %)")
     drawn = _picture("Worst mistakes", plots.picture_grid(pictures, titles))
     return Page(f"Worst mistakes ({split})", pictures=(drawn,))
 
@@ -124,34 +126,42 @@ def development_page(records: list[dict[str, Any]]) -> Page | None:
 def attention_page(model: nn.Module, data: ImageData, context: ProcessContext) -> Page | None:
     """For a few validation pictures, where each layer looks from the centre, averaged over heads."""
     size = data.recipe.image_size
-    normalise = BatchEval(size).to(context.device)
     pictures: list[np.ndarray] = []
     titles: list[str] = []
     marks: list[plots.Mark] = []
     columns = 1
     for label, seen in _one_of_each(data.split("val"), EvalTransform(size, crop_ratio=data.recipe.eval_crop)):
-        image = normalise(seen[None].to(context.device))
-        try:
-            maps = attention_maps(model, image)
-        except ValueError:  # a model of an unknown kind
+        maps = _maps_from_the_centre(model, normalise(seen[None].to(context.device)))
+        if not maps:
             return None
-        # Windows of local attention have their own figures; a network of convolutions has no maps at all.
-        if not maps or any(weights.ndim != 4 for weights in maps.values()):
-            return None
-        pictures.append(seen.permute(1, 2, 0).numpy())
-        titles.append(data.classes[label])
-        drawn = {layer: _from_the_centre(weights[0].mean(dim=0)) for layer, weights in maps.items()}
-        side = len(next(iter(drawn.values())))
+        side = len(maps[0])
+        pictures += [seen.permute(1, 2, 0).numpy(), *maps]
+        titles += [data.classes[label], *(f"layer {layer}" for layer in range(1, len(maps) + 1))]
         marks.append(plots.Mark(side // 2 * size / side, side // 2 * size / side, size / side))
-        for layer, attention in drawn.items():
-            pictures.append(attention)
-            titles.append(f"layer {layer + 1}")
-            marks.append(plots.Mark(side // 2, side // 2, 1))
-        columns = len(drawn) + 1
+        marks += [plots.Mark(side // 2, side // 2, 1)] * len(maps)
+        columns = len(maps) + 1
     if not pictures:
         return None
     drawn_maps = plots.picture_grid(pictures, titles, columns=columns, marks=marks)
     return Page("Where it looks", pictures=(_picture("Attention maps", drawn_maps),))
+
+
+def _maps_from_the_centre(model: nn.Module, image: Tensor) -> list[np.ndarray]:
+    """How much the middle patch attends to each [rows, cols], layer by layer. None for local attention, which has
+    figures of its own, and for models that analysis does not know."""
+    try:
+        model = inspectable(model)
+    except ValueError:
+        return []
+    maps = []
+    with looking(model):
+        for view in walk(model, image):
+            if not isinstance(view, GlobalView):
+                return []
+            rows, cols = view.grid_size
+            weights = view.patch_weights()[0, :, rows // 2 * cols + cols // 2].mean(dim=0)
+            maps.append(weights.reshape(rows, cols).cpu().numpy())
+    return maps
 
 
 def _one_of_each(images: LabelledImages, fit: EvalTransform) -> Iterator[tuple[int, Tensor]]:
@@ -169,14 +179,3 @@ def _one_of_each(images: LabelledImages, fit: EvalTransform) -> Iterator[tuple[i
 
 def _picture(name: str, content: bytes) -> Picture:
     return Picture(name, content, CAPTIONS[name])
-
-
-def _one_line(name: str) -> str:
-    return name.replace("\n", " ")
-
-
-def _from_the_centre(weights: Tensor) -> np.ndarray:
-    """[N, N] over a square grid → the middle query's map [side, side]."""
-    side = round(weights.shape[0] ** 0.5)
-    query = (side // 2) * side + side // 2
-    return weights[query].reshape(side, side).float().cpu().numpy()

@@ -182,9 +182,9 @@ class ClassificationTask:
         yield "loss", loss_sum / count
 
     def observe(self, model: nn.Module, context: ProcessContext) -> Iterable[tuple[str, Any]]:
-        from nearsight.classification.observation import look_inside
+        from nearsight.classification.observation import observe_attention
 
-        return look_inside(model, self.data, context)
+        return observe_attention(model, self.data, context)
 
     def report_pages(self, model: nn.Module, records: list[dict[str, Any]], context: ProcessContext) -> list[Page]:
         from nearsight.classification.report import classification_pages

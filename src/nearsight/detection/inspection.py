@@ -12,6 +12,7 @@ from nearsight.detection.data import open_splits
 from nearsight.detection.dataset import DetectionSet
 from nearsight.detection.outputs import DetectorOutputs, postprocess
 from nearsight.detection.recipe import DetectionRecipe
+from nearsight.detection.report import MIN_SCORE
 from nearsight.detection.task import build_detector
 from nearsight.detection.use import picture_size, run_categories
 from nearsight.images.unreadable import BadImage
@@ -45,7 +46,7 @@ class DetectionRun:
 
     def predictions(self, outputs: DetectorOutputs, size: tuple[int, int]) -> list[dict[str, Any]]:
         """The surest boxes of an image of (height, width) `size`: left, top, right, bottom as shares of it."""
-        found = postprocess(outputs, [size])[0]
+        found = postprocess(outputs, [size], score_threshold=MIN_SCORE)[0]
         boxes = found.boxes / found.boxes.new_tensor([size[1], size[0]] * 2)
         return [
             {"label": self.classes[label], "probability": score, "box": box}

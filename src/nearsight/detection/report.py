@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nearsight.detection.task import DetectionTask
 
 _SHOWN = 6
-_MIN_SCORE = 0.3
+MIN_SCORE = 0.3
 
 
 def class_colors(count: int) -> list[tuple[int, int, int]]:
@@ -36,7 +36,7 @@ def draw_boxes(
     classes: Sequence[str],
     *,
     truth: Truth | None = None,
-    min_score: float = _MIN_SCORE,
+    min_score: float = MIN_SCORE,
 ) -> Image.Image:
     """The image with detections in the colours of their classes, named and scored; true boxes thin and white."""
     picture = Image.fromarray(image)
@@ -69,12 +69,12 @@ def detection_pages(model: nn.Module, task: DetectionTask, context: ProcessConte
         index = position[number]
         buffer = io.BytesIO()
         draw_boxes(images.read(index), found, images.classes, truth=truth).save(buffer, "PNG")
-        shown = int((found.scores >= _MIN_SCORE).sum())
+        shown = int((found.scores >= MIN_SCORE).sum())
         caption = f"{shown} found (named, with their score), {len(truth.boxes)} true boxes (white)."
         pictures.append(Picture(images.names[index], buffer.getvalue(), caption))
     rows = [("class", "boxes", "mAP", "mAP50")]
     counts = np.bincount(images.labels[~images.crowd], minlength=len(images.classes))
     for name, count, (average, average50) in zip(images.classes, counts, evaluator.per_class(), strict=True):
         rows.append((name, str(count), f"{average:.3f}", f"{average50:.3f}"))
-    text = f"Detections with a score of at least {_MIN_SCORE} in their class's colour, true boxes in white."
+    text = f"Detections with a score of at least {MIN_SCORE} in their class's colour, true boxes in white."
     return [Page("What it finds (val)", text, tuple(pictures), tuple(rows))]

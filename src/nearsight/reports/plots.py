@@ -13,6 +13,7 @@ from matplotlib.patches import Rectangle
 
 from nearsight.analysis.figures.drawing import look
 from nearsight.reports.words import measure_words
+from nearsight.text import printable
 
 
 class Mark(NamedTuple):
@@ -121,6 +122,4 @@ def _values(records: Sequence[dict[str, Any]], name: str) -> list[float]:
 
 def _plain(text: str) -> str:
     """A class name as matplotlib shall draw it: no formulas, no control characters, not endless."""
-    shown = "".join(char if char.isprintable() else "?" for char in text)
-    shown = shown if len(shown) <= 40 else shown[:39] + "…"
-    return shown.replace("$", r"\$")
+    return printable(text, 40).replace("$", r"\$")

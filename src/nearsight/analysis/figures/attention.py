@@ -8,15 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ...functional import convolutional_v_pos, positional_weights
-from ...geometry import Grid, head_centers
-from ...models import VisionTransformer, create_model
-from ...nn import SelfAttention
-from ..maps import mean_attention_maps
-from ..pictures import Picture, batch_for, fit_picture, model_size, sample_images
-from ..views import GlobalView
-from ..walk import inspectable, looking, num_attention_layers, walk
-from .drawing import Sheet, draw_map, draw_picture, gate_chip, look, numbers, save
+from nearsight.analysis.figures.drawing import Sheet, draw_map, draw_picture, gate_chip, look, numbers, save
+from nearsight.analysis.maps import mean_attention_maps
+from nearsight.analysis.pictures import Picture, batch_for, fit_picture, model_size, sample_images
+from nearsight.analysis.views import GlobalView
+from nearsight.analysis.walk import inspectable, looking, num_attention_layers, walk
+from nearsight.functional import convolutional_v_pos, positional_weights
+from nearsight.geometry import Grid, head_centers
+from nearsight.models import VisionTransformer, create_model
+from nearsight.nn import SelfAttention
 
 # Inches: a map, the space between maps and before a group of them, a line of text, and its distance from the map.
 CELL, STEP, GAP, HEADING, LIFT = 0.8, 0.06, 0.34, 0.26, 0.05

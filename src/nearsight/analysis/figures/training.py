@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from ...runs.folder import RunFolder
-from .drawing import INK, head_colors, layer_colors, look, numbers, save
+from nearsight.analysis.figures.drawing import INK, head_colors, layer_colors, look, numbers, save
+from nearsight.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)

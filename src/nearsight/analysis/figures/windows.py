@@ -8,11 +8,11 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from ...functional import relative_logits
-from ..pictures import DEFAULT_SIZE, fit_picture
-from ..views import LocalView
-from ..walk import inspectable, looking, walk
-from .drawing import bare, box, draw_map, draw_picture, look, numbers, save
+from nearsight.analysis.figures.drawing import bare, box, draw_map, draw_picture, look, numbers, save
+from nearsight.analysis.pictures import DEFAULT_SIZE, fit_picture
+from nearsight.analysis.views import LocalView
+from nearsight.analysis.walk import inspectable, looking, walk
+from nearsight.functional import relative_logits
 
 
 @look()

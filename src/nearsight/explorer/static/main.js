@@ -49,7 +49,7 @@ function draw() {
   if (!first || !first.inspection) return;
   const layer = first.inspection.layers[first.layer];
   const overlay = by("overlay").checked && { layer, weights: first.weights(first.layer, first.head), scale: view.scale };
-  picture.draw(view.query, overlay);
+  picture.draw(view.query, overlay, first.inspection.predictions);
   const depth = Math.max(...panes.filter((pane) => pane.inspection).map((pane) => pane.inspection.layers.length));
   by("layer").max = String(depth);
   by("layer").value = String(view.layer + 1);

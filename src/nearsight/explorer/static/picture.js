@@ -60,8 +60,9 @@ export class PictureView {
     this.onQuery(this.query, true);
   }
 
-  /** Draw the picture, the box around the query, and one head's map over it where there is one. */
-  draw(query, overlay) {
+  /** Draw the picture, one head's map over it where there is one, a frame around everything that a detector found, and
+   *  the box around the query. */
+  draw(query, overlay, found) {
     if (!this.bitmap) return;
     const context = this.canvas.getContext("2d");
     const { width, height } = this.canvas;
@@ -70,6 +71,12 @@ export class PictureView {
       paintMap(this.heat, overlay.layer, overlay.weights, query, overlay.scale, true);
       context.imageSmoothingEnabled = false;
       context.drawImage(this.heat, 0, 0, width, height);
+    }
+    context.strokeStyle = "#2dd4bf";
+    context.lineWidth = Math.max(width / 250, 1);
+    for (const { box } of found.filter((one) => one.box)) {
+      const [left, top, right, bottom] = box;
+      context.strokeRect(left * width, top * height, (right - left) * width, (bottom - top) * height);
     }
     const cell = queryCell(this.layer, query);
     const [rows, cols] = this.layer.key_grid;
