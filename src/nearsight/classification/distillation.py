@@ -85,7 +85,7 @@ class BothHeads(nn.Module):
         self.model = model
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        return self.model.forward_heads(self.model.read_features(images))  # type: ignore[operator]
+        return self.model.forward_distilled(images)  # type: ignore[operator]
 
 
 def distillation_term(logits: Tensor, teacher_logits: Tensor, recipe: ClassificationRecipe) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from nearsight.accelerate import accelerate
 from nearsight.engine.distributed import (
     World,
     gather_model,
@@ -45,7 +46,7 @@ class TrainState:
     def __init__(self, task: Task, recipe: Recipe, world: World, device: torch.device) -> None:
         torch.manual_seed(hash32(recipe.seed, INITIALISATION_STREAM))
         memory = torch.channels_last if recipe.channels_last else torch.preserve_format
-        self.model = task.build_model().to(device).to(memory_format=memory)
+        self.model = accelerate(task.build_model().to(device).to(memory_format=memory))
         if recipe.sync_batch_norm and world.size > 1:
             self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
         average = copy.deepcopy(self.model) if recipe.ema else None

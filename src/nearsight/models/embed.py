@@ -1,27 +1,17 @@
-"""From images to tokens: patches projected at once, or a few strided convolutions."""
+"""From images to tokens: patches at once, or a few strided convolutions."""
 
 from torch import Tensor, nn
 
-from ..kernels import linear
-
 
 class PatchEmbed(nn.Module):
-    """Cut the image into patches and project each: [B, C, H, W] → tokens [B, N, width].
-
-    The parameters are a convolution's, as in every checkpoint, but patches do not overlap, so that laid out in rows
-    they are one product. Compiled, cuDNN's convolution took seven to thirteen times as long on an H200; the product
-    saved a sixth of ConViT-Ti's forward pass (docs/kernels.md).
-    """
+    """A convolution whose stride is its extent cuts the image into patches: [B, C, H, W] → tokens [B, N, width]."""
 
     def __init__(self, patch_size: int, in_chans: int, width: int) -> None:
         super().__init__()
         self.proj = nn.Conv2d(in_chans, width, kernel_size=patch_size, stride=patch_size)
 
     def forward(self, images: Tensor) -> Tensor:
-        size = self.proj.kernel_size[0]
-        cut = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))  # [B, C, rows, size, cols, size]
-        patches = cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # [B, N, C · size · size]
-        return linear(patches, self.proj.weight.flatten(1), self.proj.bias)
+        return self.proj(images).flatten(2).transpose(1, 2)
 
 
 class ConvPatchEmbed(nn.Module):

@@ -7,16 +7,16 @@ of the 3×3. 1×1 convolutions, batch norms and ReLUs stay where they were when 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from timm.layers import DropPath
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from ..nn import AttentionStem2d, LocalSelfAttention2d
 from ..nn.checks import require_choice, require_count, require_finite, require_images, require_positive, require_share
 from ..nn.local import has_room_for_local_start
+from .model import Classifier
 from .size import as_pair, chosen_layers
 
 Stem = Literal["conv", "attention"]
@@ -130,7 +130,7 @@ def _contexts_of_checkpoint(block: nn.Module) -> tuple:
     return contextlib.nullcontext(), _statistics_held(block)
 
 
-class ResNet(nn.Module):
+class ResNet(Classifier):
     """ResNet-26/38/50 with attention in any choice of stages.
 
     `attention_stages` counts from 1 as SASA's Table 3 does; `kernel_size` and `num_heads` and whatever else
@@ -139,6 +139,7 @@ class ResNet(nn.Module):
     """
 
     stride = 32
+    img_size = (224, 224)
 
     def __init__(
         self,
@@ -181,7 +182,7 @@ class ResNet(nn.Module):
                     f"num_heads={num_heads} does not cut the {width} channels of stage {stage} into heads of an even "
                     "number of channels; use 8, as the paper does, or another power of two"
                 )
-        self.in_chans, self.num_classes, self.grad_checkpointing = in_chans, num_classes, False
+        self.in_chans, self.num_classes = in_chans, num_classes
         self.attention_stages = tuple(sorted(attention_stages))
 
         def local_attention(channels: int, stride: int) -> nn.Module:
@@ -231,10 +232,6 @@ class ResNet(nn.Module):
     def no_weight_decay(self) -> set[str]:
         return {name for name, _ in self.named_parameters() if name.endswith(("row_embedding", "col_embedding"))}
 
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Keep only each bottleneck's input for the backward pass and compute the rest again."""
-        self.grad_checkpointing = enable
-
     def reset_classifier(self, num_classes: int) -> None:
         self.num_classes = num_classes
         self.fc = self._new_head(num_classes).to(self.layer1[0].bn1.weight)  # type: ignore[union-attr, arg-type]
@@ -257,17 +254,13 @@ class ResNet(nn.Module):
 
     def _run_stage(self, stage: nn.Sequential, x: Tensor) -> Tensor:
         for block in stage:
-            if self.grad_checkpointing and torch.is_grad_enabled():
-                # A compiled graph does not repeat what changes buffers, and takes no contexts.
-                contexts = partial(_contexts_of_checkpoint, block)
-                held: dict[str, Any] = {} if torch.compiler.is_compiling() else {"context_fn": contexts}
-                x = checkpoint(block, x, use_reentrant=False, **held)
-            else:
-                x = block(x)
+            # A compiled graph does not repeat what changes buffers, and takes no contexts.
+            contexts: dict = {} if torch.compiler.is_compiling() else {"context_fn": partial(_contexts_of_checkpoint, block)}
+            x = self._run(block, x, **contexts)
         return x
 
     def forward_attention(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Features as above, and the weights [B, rows, cols, heads, k, k] of every local attention in order."""
+        """Features, and the weights [B, rows, cols, heads, k, k] of every local attention."""
         x, maps = self.embed(images), []
         for stage in self.stages:
             for block in stage:
@@ -294,10 +287,3 @@ class ResNet(nn.Module):
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         pooled = self.avgpool(features).flatten(1)
         return pooled if pre_logits else self.fc(self.head_drop(pooled))
-
-    def forward(self, images: Tensor, need_weights: bool = False):
-        """Images → logits, or (logits, weights of every local attention)."""
-        if need_weights:
-            features, maps = self.forward_attention(images)
-            return self.forward_head(features), maps
-        return self.forward_head(self.forward_features(images))

@@ -5,16 +5,14 @@ two, at any depth. The class token carries no position, so it joins the patches 
 (Fig. 4); with no such block it joins at once and the model is a DeiT.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from timm.layers import DropPath, resample_abs_pos_embed, trunc_normal_
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from ..geometry import Grid
-from ..kernels.compat import exporting
 from ..nn import FeedForward, GatedPositionalSelfAttention, PositionalSelfAttention, SelfAttention
 from ..nn.checks import (
     require_choice,
@@ -25,8 +23,8 @@ from ..nn.checks import (
     require_positive,
     require_share,
 )
-from ..nn.watched import is_watched
 from .embed import ConvPatchEmbed, PatchEmbed
+from .model import Classifier
 from .size import as_pair, chosen_layers, grid_of
 
 PositionalLayer = Literal["gpsa", "psa"]
@@ -47,23 +45,20 @@ class Block(nn.Module):
         self.mlp = FeedForward(width, int(width * mlp_ratio), drop=proj_drop)
         self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
 
-    def _after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
+    def after_attention(self, x: Tensor, attended: Tensor) -> Tensor:
+        """The rest of the block, once its attention is known."""
         x = x + self.drop_path(attended)
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
     def forward(self, x: Tensor, grid_size: Grid) -> Tensor:
-        return self._after_attention(x, self.attn(self.norm1(x), grid_size))
-
-    def forward_first(self, x: Tensor, num_tokens: int) -> Tensor:
-        """What `forward` makes of the first tokens; the others are attended to and no more. For plain attention."""
-        return self._after_attention(x[:, :num_tokens], self.attn(self.norm1(x), num_queries=num_tokens))
+        return self.after_attention(x, self.attn(self.norm1(x), grid_size))
 
     def forward_with_weights(self, x: Tensor, grid_size: Grid) -> tuple[Tensor, Tensor]:
         attended, weights = self.attn(self.norm1(x), grid_size, need_weights=True)
-        return self._after_attention(x, attended), weights
+        return self.after_attention(x, attended), weights
 
 
-class VisionTransformer(nn.Module):
+class VisionTransformer(Classifier):
     """DeiT, ConViT, and what lies between.
 
     Ablations of the ConViT paper as arguments: `num_gated_blocks` and `locality_strength` (Fig. 8),
@@ -124,9 +119,10 @@ class VisionTransformer(nn.Module):
             raise ValueError("a distilled model reads its two tokens; leave pool='mean' or distilled=True out")
         self.img_size, self.patch_size, self.in_chans = as_pair(img_size), patch_size, in_chans
         self.grid_size = grid_of(self.img_size, patch_size)
+        self.stride = patch_size
         self.width = self.num_features = width
         self.num_heads, self.num_gated_blocks, self.num_classes = num_heads, num_gated_blocks, num_classes
-        self.pool, self.distilled, self.grad_checkpointing = pool, distilled, False
+        self.pool, self.distilled = pool, distilled
 
         embed = PatchEmbed if stem == "patch" else ConvPatchEmbed
         self.patch_embed = embed(patch_size, in_chans, width)
@@ -141,7 +137,7 @@ class VisionTransformer(nn.Module):
         def attention(index: int) -> nn.Module:
             if index >= num_gated_blocks:
                 return SelfAttention(width, num_heads, qkv_bias=qkv_bias, proj_drop=proj_drop_rate)
-            shared = {
+            shared: dict[str, Any] = {
                 "qkv_bias": qkv_bias,
                 "proj_drop": proj_drop_rate,
                 "locality_strength": locality_strength,
@@ -194,10 +190,6 @@ class VisionTransformer(nn.Module):
     def no_weight_decay(self) -> set[str]:
         return {"pos_embed", "cls_token", "dist_token"}
 
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Keep only each block's input for the backward pass and compute the rest again."""
-        self.grad_checkpointing = enable
-
     def reset_classifier(self, num_classes: int) -> None:
         self.num_classes = num_classes
         like = self.cls_token if self.cls_token is not None else self.norm.weight
@@ -210,17 +202,15 @@ class VisionTransformer(nn.Module):
         grid_size = grid_of(as_pair(img_size), self.patch_size)
         if self.pos_embed is not None:
             with torch.no_grad():
-                resized = self._positions(grid_size)
+                resized = self.positions(grid_size)
             self.pos_embed = nn.Parameter(resized.clone(), requires_grad=self.pos_embed.requires_grad)
         self.img_size, self.grid_size = as_pair(img_size), grid_size
 
-    def _positions(self, grid_size: Grid) -> Tensor:
+    def positions(self, grid_size: Grid) -> Tensor:
+        """The position embedding, resampled where the grid is not the one that it was built for."""
         assert self.pos_embed is not None
         if grid_size == self.grid_size:
             return self.pos_embed
-        if not exporting():
-            # A compiled graph is made for each size: torch cannot take the gradient of resampling to symbolic ones.
-            grid_size = (len(range(grid_size[0])), len(range(grid_size[1])))
         return resample_abs_pos_embed(
             self.pos_embed, list(grid_size), list(self.grid_size), num_prefix_tokens=self.num_placed_tokens
         )
@@ -235,7 +225,7 @@ class VisionTransformer(nn.Module):
         if self.num_gated_blocks == 0:
             x = self._join_tokens(x)
         if self.pos_embed is not None:
-            x = x + self._positions(grid_size)
+            x = x + self.positions(grid_size)
         return x, grid_size
 
     def _join_tokens(self, x: Tensor) -> Tensor:
@@ -246,45 +236,15 @@ class VisionTransformer(nn.Module):
         """Class and distillation token join in front of the first plain block."""
         return self._join_tokens(x) if index == self.num_gated_blocks and index > 0 else x
 
-    def _kept_lean(self, part: Callable[..., Tensor], *arguments: Any) -> Tensor:
-        """part(*arguments), of which the backward pass keeps the arguments alone where gradients are checkpointed."""
-        if self.grad_checkpointing and torch.is_grad_enabled():
-            return checkpoint(part, *arguments, use_reentrant=False)
-        return part(*arguments)
-
-    def _run_block(self, index: int, x: Tensor, grid_size: Grid) -> Tensor:
-        return self._kept_lean(self.blocks[index], self.before_block(index, x), grid_size)
-
-    def _run_blocks(self, images: Tensor, count: int) -> Tensor:
-        """Images → tokens after the first `count` blocks."""
-        x, grid_size = self.embed(images)
-        for index in range(count):
-            x = self._run_block(index, x, grid_size)
-        return x
-
     def forward_features(self, images: Tensor) -> Tensor:
         """Images → normalised tokens [B, prefix + N, width]."""
-        return self.norm(self._run_blocks(images, len(self.blocks)))
-
-    def read_features(self, images: Tensor) -> Tensor:
-        """The normalised tokens that the heads read, [B, prefix, width]: `forward_features` without what nobody reads.
-
-        In the last block patches are attended to and go nowhere, so that only class and distillation token attend and
-        are fed forward: a sixteenth less arithmetic in twelve blocks. Nothing is left out where the patches are
-        averaged, where somebody may see it (hooks, which FSDP2 has as well) or has changed it (a wrapped block, a
-        subclass), and on the meta device, which counts what the papers count.
-        """
-        last = self.blocks[-1]
-        if type(last) is not Block or type(last.attn) is not SelfAttention or type(self) is not VisionTransformer:
-            return self.forward_features(images)
-        if self.pool == "mean" or images.is_meta or is_watched(last, self.norm):
-            return self.forward_features(images)
-        before = len(self.blocks) - 1
-        x = self.before_block(before, self._run_blocks(images, before))
-        return self.norm(self._kept_lean(last.forward_first, x, self.num_prefix_tokens))
+        x, grid_size = self.embed(images)
+        for index, block in enumerate(self.blocks):
+            x = self._run(block, self.before_block(index, x), grid_size)
+        return self.norm(x)
 
     def forward_attention(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Features as above and every block's attention weights [B, heads, tokens, tokens], first block first."""
+        """Features, and every block's attention weights [B, heads, tokens, tokens]."""
         x, grid_size = self.embed(images)
         maps = []
         for index, block in enumerate(self.blocks):
@@ -303,8 +263,8 @@ class VisionTransformer(nn.Module):
         wanted = chosen_layers(indices, len(self.blocks))
         x, grid_size = self.embed(images)
         maps = []
-        for index in range(len(self.blocks)):
-            x = self._run_block(index, x, grid_size)
+        for index, block in enumerate(self.blocks):
+            x = self._run(block, self.before_block(index, x), grid_size)
             if index in wanted:
                 patches = (self.norm(x) if norm else x)[:, x.shape[1] - grid_size[0] * grid_size[1] :]
                 maps.append(patches.transpose(1, 2).unflatten(2, grid_size))
@@ -316,6 +276,10 @@ class VisionTransformer(nn.Module):
             raise ValueError("this model has no distillation head; create it with distilled=True")
         return self.head(self.head_drop(features[:, 0])), self.head_dist(self.head_drop(features[:, 1]))
 
+    def forward_distilled(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Images → logits of both heads: what training with a teacher compares."""
+        return self.forward_heads(self.forward_features(images))
+
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Features → logits; a distilled model averages its two heads, as DeiT does at evaluation."""
         if self.distilled and not pre_logits:
@@ -325,10 +289,3 @@ class VisionTransformer(nn.Module):
         read = features[:, : self.num_prefix_tokens] if self.pool == "token" else features[:, self.num_prefix_tokens :]
         pooled = read.mean(dim=1)
         return pooled if pre_logits else self.head(self.head_drop(pooled))
-
-    def forward(self, images: Tensor, need_weights: bool = False):
-        """Images → logits, or (logits, attention weights of every block)."""
-        if need_weights:
-            features, maps = self.forward_attention(images)
-            return self.forward_head(features), maps
-        return self.forward_head(self.read_features(images))

@@ -173,7 +173,7 @@ class LocalSelfAttention2d(nn.Module):
         shape = (*pixels.shape[:3], self.weight.shape[0], self.num_heads, self.head_dim)
         bias = None if self.bias is None else self.bias.flatten()
         if self.projections == "full":
-            return kernels.linear(pixels, self.weight.flatten(0, 1), bias).reshape(shape)
+            return F.linear(pixels, self.weight.flatten(0, 1), bias).reshape(shape)
         grouped = pixels.unflatten(-1, (self.num_heads, -1))
         weight = self.weight.unflatten(1, (self.num_heads, self.head_dim))
         projected = torch.einsum("bhwni,pndi->bhwpnd", grouped, weight)

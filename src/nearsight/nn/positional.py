@@ -18,9 +18,7 @@ from .checks import (
     require_positive,
     require_tokens,
 )
-from .linear import apply_linear
 from .self_attention import identity_values
-from .watched import is_bare
 
 Init = Literal["convolutional", "random"]
 STRONGEST = 1e4
@@ -62,6 +60,7 @@ class _GridAttention(nn.Module):
         self.v_pos = nn.Parameter(torch.empty(num_heads, 3))
         # The softmax cancels this bias. The released weights carry it, so counts and round trips stay exact.
         self.pos_bias = nn.Parameter(torch.empty(num_heads))
+        _GridAttention.reset_parameters(self)  # what a subclass adds is not there yet
 
     def reset_parameters(self) -> None:
         for linear in (self.qk, self.v, self.proj):
@@ -77,25 +76,17 @@ class _GridAttention(nn.Module):
         with torch.no_grad():
             self.v_pos.copy_(equations.convolutional_v_pos(centers, self.locality_strength))
 
-    def packed_projection(self, x: Tensor) -> Tensor:
-        """Tokens [B, N, dim] → query, key and value together, [B, N, 3, heads, head_dim].
-
-        One product instead of one for each of `qk` and `v`: tokens are read once, and their gradient needs no sum.
-        Where one of the two is more than its product (an adapter, a quantised layer, a hook on it), both are called.
-        """
-        if not (is_bare(self.qk, nn.Linear) and is_bare(self.v, nn.Linear)):
-            return torch.cat((self.qk(x), self.v(x)), dim=-1).unflatten(-1, (3, self.num_heads, self.head_dim))
-        weight = torch.cat((self.qk.weight, self.v.weight))
-        bias = None if self.qk.bias is None else torch.cat((self.qk.bias, self.v.bias))
-        return kernels.linear(x, weight, bias).unflatten(-1, (3, self.num_heads, self.head_dim))
+    def project(self, x: Tensor) -> Tensor:
+        """Tokens [B, N, dim] → query, key and value side by side, [B, N, 3, heads, head_dim]."""
+        return torch.cat((self.qk(x), self.v(x)), dim=-1).unflatten(-1, (3, self.num_heads, self.head_dim))
 
     def query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Tokens [B, N, dim] → query, key and value [B, heads, N, head_dim]."""
-        query, key, value = self.packed_projection(x).permute(2, 0, 3, 1, 4).unbind(0)
+        query, key, value = self.project(x).permute(2, 0, 3, 1, 4).unbind(0)
         return query, key, value
 
     def _join(self, heads: Tensor) -> Tensor:
-        return self.proj_drop(apply_linear(self.proj, heads.transpose(1, 2).flatten(2)))
+        return self.proj_drop(self.proj(heads.transpose(1, 2).flatten(2)))
 
     def extra_repr(self) -> str:
         return (
@@ -106,10 +97,6 @@ class _GridAttention(nn.Module):
 
 class PositionalSelfAttention(_GridAttention):
     """PSA (Eq. 4): softmax(QKᵀ + v_posᵀ r). Content and position compete inside one softmax."""
-
-    def __init__(self, dim: int, num_heads: int, **options) -> None:
-        super().__init__(dim, num_heads, **options)
-        self.reset_parameters()
 
     def forward(self, x: Tensor, grid_size: Grid, need_weights: bool = False):
         """x [B, H·W, dim] → y, or (y, weights [B, heads, N, N])."""
@@ -138,13 +125,22 @@ class GatedPositionalSelfAttention(_GridAttention):
         gate: float = 1.0,
         train_gate: bool = True,
         backend: str | None = None,
-        **options,
+        out_dim: int | None = None,
+        head_dim: int | None = None,
+        qkv_bias: bool = False,
+        proj_drop: float = 0.0,
+        locality_strength: float = 1.0,
+        init: Init = "convolutional",
+        centers_on_patches: bool = False,
     ) -> None:
-        super().__init__(dim, num_heads, **options)
+        super().__init__(
+            dim, num_heads,
+            out_dim=out_dim, head_dim=head_dim, qkv_bias=qkv_bias, proj_drop=proj_drop,
+            locality_strength=locality_strength, init=init, centers_on_patches=centers_on_patches,
+        )  # fmt: skip
         require_backend(kernels.gated.BACKENDS, backend)
         self.initial_gate, self.backend = gate, backend
-        self.gate = nn.Parameter(torch.empty(num_heads), requires_grad=train_gate)
-        self.reset_parameters()
+        self.gate = nn.Parameter(torch.full((num_heads,), float(gate)), requires_grad=train_gate)
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
@@ -165,15 +161,20 @@ class GatedPositionalSelfAttention(_GridAttention):
             )
             return self._join(weights @ value), weights
         heads = kernels.gated_positional_attention(
-            self.packed_projection(x), self.v_pos, self.pos_bias, self.gate, grid_size=grid_size, backend=self.backend
+            self.project(x), self.v_pos, self.pos_bias, self.gate, grid_size=grid_size, backend=self.backend
         )
         return self._join(heads)
 
     @classmethod
     def from_convolution(
-        cls, conv: nn.Conv2d, *, locality_strength: float = 50.0, gate: float = 40.0
+        cls, conv: nn.Conv2d, *, locality_strength: float = 50.0, gate: float = 10.0
     ) -> "GatedPositionalSelfAttention":
-        """The layer that computes `conv` (square, stride 1, replicate padding) with k² heads, one for each offset."""
+        """The layer that computes `conv` (square, stride 1, replicate padding) with k² heads, one for each offset.
+
+        `gate` 10 leaves content 1 − σ(10) = 4.5e-5 of the attention: the output differs from the convolution's by that
+        share, and gate, queries and keys can learn. `gate` 40 is the convolution to float32's precision, for good:
+        σ(40) is 1 there and those gradients are exactly zero.
+        """
         shape = {"stride": conv.stride, "dilation": conv.dilation, "groups": conv.groups}
         if shape != {"stride": (1, 1), "dilation": (1, 1), "groups": 1}:
             raise ValueError(f"only a convolution of stride 1, dilation 1 and one group becomes heads, not {shape}")

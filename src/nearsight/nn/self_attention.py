@@ -8,7 +8,6 @@ from torch.nn import functional as F
 from .. import functional as equations
 from ..geometry import Grid
 from .checks import require_divisible, require_tokens
-from .linear import apply_linear
 
 
 class SelfAttention(nn.Module):
@@ -28,30 +27,23 @@ class SelfAttention(nn.Module):
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
 
-    def forward(
-        self,
-        x: Tensor,
-        grid_size: Grid | None = None,
-        need_weights: bool = False,
-        *,
-        num_queries: int | None = None,
-    ):
-        """x [B, N, dim] → y, or (y, weights [B, heads, N, N]). Every attention takes a grid; this one ignores it.
+    def query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens [B, N, dim] → query, key and value [B, heads, N, head_dim]."""
+        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_dim))
+        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        return query, key, value
 
-        With `num_queries` only that many tokens, the first ones, attend, to all of them: y and the weights are theirs.
-        """
+    def forward(self, x: Tensor, grid_size: Grid | None = None, need_weights: bool = False):
+        """x [B, N, dim] → y, or (y, weights [B, heads, N, N]). Every attention takes a grid; this one ignores it."""
         require_tokens(x, self.dim)
-        batch, tokens, _ = x.shape
-        qkv = apply_linear(self.qkv, x).reshape(batch, tokens, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4)
-        query, key, value = qkv.unbind(0)
-        query = query[:, :, :num_queries]
+        query, key, value = self.query_key_value(x)
         if need_weights:
             weights = equations.attention_weights(query, key)
             return self._join(weights @ value), weights
         return self._join(F.scaled_dot_product_attention(query, key, value))
 
     def _join(self, heads: Tensor) -> Tensor:
-        return self.proj_drop(apply_linear(self.proj, heads.transpose(1, 2).flatten(2)))
+        return self.proj_drop(self.proj(heads.transpose(1, 2).flatten(2)))
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, head_dim={self.head_dim}"

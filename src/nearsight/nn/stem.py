@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import functional as equations
-from .. import kernels
 from ..geometry import window_padding
 from .checks import require_choice, require_divisible, require_images, require_positive
 
@@ -70,17 +69,23 @@ class AttentionStem2d(nn.Module):
                 "resize or pad the images"
             )
         pixels = x.permute(0, 2, 3, 1)
-        projected = kernels.linear(pixels, self.query_key.flatten(0, 1))
-        query, key = projected.unflatten(-1, (2, self.num_heads, -1)).unbind(3)
+        query, key = self.project(pixels).unflatten(-1, (2, self.num_heads, -1)).unbind(3)
         value = self._values(x, pixels).unflatten(-1, (self.num_heads, -1))
         weights = equations.block_attention_weights(query, key, self.block_size)
         y = equations.apply_block_weights(weights, value, self.block_size).flatten(3).permute(0, 3, 1, 2)
         return (y, weights) if need_weights else y
 
+    def project(self, pixels: Tensor) -> Tensor:
+        """[B, H, W, in] → query and key side by side, [B, H, W, 2·out]."""
+        return F.linear(pixels, self.query_key.flatten(0, 1))
+
+    def value_mixture(self) -> Tensor:
+        """How much each value matrix counts at each place of a block, [block, block, mixtures]; for spatial values."""
+        return equations.value_mixture(self.row_embedding, self.col_embedding, self.mixture_embedding)
+
     def _values(self, x: Tensor, pixels: Tensor) -> Tensor:
         if self.values == "spatial":
-            mixture = equations.value_mixture(self.row_embedding, self.col_embedding, self.mixture_embedding)
-            return kernels.spatially_aware_values(pixels, self.value_weights, mixture)
+            return equations.spatially_aware_values(pixels, self.value_weights, self.value_mixture())
         before, after = window_padding(self.value_weights.shape[-1])
         return F.conv2d(F.pad(x, (before, after, before, after)), self.value_weights).permute(0, 2, 3, 1)
 

@@ -1,0 +1,216 @@
+"""Faster forms of a built model's layers, put in place from outside and taken out again.
+
+`accelerate(model)` gives layers of this package another class with the same parameters and the same equation;
+`restore(model)` gives them their own class back. Only layers of exactly our types are changed, and a fast form calls
+the plain one where more than its equation may be wanted: a hook, an adapter, a replaced part, a graph that is exported.
+Accelerate before sharding or wrapping a model; restore before tools that look for exactly `nn.Linear`.
+"""
+
+from functools import partial
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from . import kernels
+from .geometry import Grid
+from .kernels.compat import exporting, has_hooks, intercepted, plain_operators_needed
+from .models.embed import PatchEmbed
+from .models.vit import Block, VisionTransformer
+from .nn import (
+    AttentionStem2d,
+    FeedForward,
+    GatedPositionalSelfAttention,
+    LocalSelfAttention2d,
+    PositionalSelfAttention,
+    SelfAttention,
+)
+from .nn.positional import _GridAttention
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def _is_watched(*modules: nn.Module) -> bool:
+    """Whether somebody may see, or change, what goes on in one of these or inside it.
+
+    By hooks, or by a `forward` of a module's own, as adapters and offloading give it.
+    """
+    parts = (part for module in modules for part in module.modules())
+    return any(has_hooks(part) or "forward" in part.__dict__ for part in parts)
+
+
+def _is_untouched(module: nn.Module, *kinds: type[nn.Module]) -> bool:
+    """Whether calling the module computes its equation and nothing else."""
+    return type(module) in kinds and not _is_watched(module)
+
+
+class FastLinear(nn.Linear):
+    """On a CPU by the faster of torch's two libraries; see `kernels.linear`."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return kernels.linear(input, self.weight, self.bias)
+
+
+class FastFeedForward(FeedForward):
+    """GELU is written over its argument where no gradient needs that.
+
+    The hidden layer is a model's largest tensor by far. With a second one glibc gives the memory of both back to the
+    system in each block, and on a CPU getting it again, page by page, took a fifth of ConViT-Ti's time.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.drop(self.fc2(self.drop(self._activate(self.fc1(x)))))
+
+    def _activate(self, hidden: Tensor) -> Tensor:
+        fresh = type(hidden) is Tensor and _is_untouched(self.fc1, FastLinear, nn.Linear)
+        if not fresh or not _is_untouched(self.act, nn.GELU) or hidden.requires_grad:
+            return self.act(hidden)
+        if intercepted() or plain_operators_needed() is not None:
+            return self.act(hidden)
+        return F.gelu(hidden, approximate=self.act.approximate, out=hidden)  # type: ignore[call-arg]
+
+
+class FastSelfAttention(SelfAttention):
+    """Can answer for the first tokens alone."""
+
+    def of_first(self, x: Tensor, num_tokens: int) -> Tensor:
+        """What `forward` makes of the first tokens, which attend to all."""
+        query, key, value = self.query_key_value(x)
+        return self._join(F.scaled_dot_product_attention(query[:, :, :num_tokens], key, value))
+
+
+class _OneProjection(_GridAttention):
+    """One product instead of one for each of `qk` and `v`: tokens are read once, and their gradient needs no sum."""
+
+    def project(self, x: Tensor) -> Tensor:
+        if not (_is_untouched(self.qk, FastLinear) and _is_untouched(self.v, FastLinear)):
+            return super().project(x)
+        weight = torch.cat((self.qk.weight, self.v.weight))
+        bias = None if self.qk.bias is None else torch.cat((self.qk.bias, self.v.bias))
+        return kernels.linear(x, weight, bias).unflatten(-1, (3, self.num_heads, self.head_dim))
+
+
+class FastPositionalSelfAttention(_OneProjection, PositionalSelfAttention):
+    pass
+
+
+class FastGatedPositionalSelfAttention(_OneProjection, GatedPositionalSelfAttention):
+    pass
+
+
+class FastLocalSelfAttention2d(LocalSelfAttention2d):
+    """Full projections as a linear layer that is fast on CPUs."""
+
+    def project(self, pixels: Tensor) -> Tensor:
+        if self.projections != "full":
+            return super().project(pixels)
+        bias = None if self.bias is None else self.bias.flatten()
+        shape = (*pixels.shape[:3], self.weight.shape[0], self.num_heads, self.head_dim)
+        return kernels.linear(pixels, self.weight.flatten(0, 1), bias).reshape(shape)
+
+
+class FastAttentionStem2d(AttentionStem2d):
+    """Spatially aware values with the mixture taken over weights instead of pixels."""
+
+    def project(self, pixels: Tensor) -> Tensor:
+        return kernels.linear(pixels, self.query_key.flatten(0, 1))
+
+    def _values(self, x: Tensor, pixels: Tensor) -> Tensor:
+        if self.values != "spatial":
+            return super()._values(x, pixels)
+        return kernels.spatially_aware_values(pixels, self.value_weights, self.value_mixture())
+
+
+class FastPatchEmbed(PatchEmbed):
+    """Patches do not overlap, so that laid out in rows they are one product.
+
+    Compiled, cuDNN's convolution took seven to thirteen times as long on an H200; the product saved a sixth of
+    ConViT-Ti's forward pass (docs/kernels.md).
+    """
+
+    def forward(self, images: Tensor) -> Tensor:
+        if not _is_untouched(self.proj, nn.Conv2d):
+            return super().forward(images)
+        size = self.proj.kernel_size[0]
+        cut = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))  # [B, C, rows, size, cols, size]
+        patches = cut.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)  # [B, N, C · size · size]
+        return kernels.linear(patches, self.proj.weight.flatten(1), self.proj.bias)
+
+
+class FastVisionTransformer(VisionTransformer):
+    """In the last block only the tokens that the heads use attend and are fed forward.
+
+    A sixteenth less arithmetic in twelve blocks. All tokens go through it where patches are averaged, where somebody
+    may see them (hooks, which FSDP2 has as well) or has changed the block, and on the meta device, which counts what
+    the papers count.
+    """
+
+    def forward(self, images: Tensor, need_weights: bool = False):
+        if need_weights:
+            return super().forward(images, need_weights=True)
+        return self.forward_head(self.head_tokens(images))
+
+    def forward_distilled(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        return self.forward_heads(self.head_tokens(images))
+
+    def head_tokens(self, images: Tensor) -> Tensor:
+        """`forward_features`, or its first tokens [B, prefix, width] where no more are needed."""
+        last = self.blocks[-1]
+        if type(last) is not Block or type(last.attn) is not FastSelfAttention:
+            return self.forward_features(images)
+        if self.pool == "mean" or images.is_meta or _is_watched(last, self.norm):
+            return self.forward_features(images)
+        x, grid_size = self.embed(images)
+        before = len(self.blocks) - 1
+        for index in range(before):
+            x = self._run(self.blocks[index], self.before_block(index, x), grid_size)
+        x = self.before_block(before, x)
+        return self.norm(self._run(partial(_first_tokens, last), x, self.num_prefix_tokens))
+
+    def positions(self, grid_size: Grid) -> Tensor:
+        if not exporting():
+            # A compiled graph is made for each size: torch cannot take the gradient of resampling to symbolic ones.
+            grid_size = (len(range(grid_size[0])), len(range(grid_size[1])))
+        return super().positions(grid_size)
+
+
+def _first_tokens(block: Block, x: Tensor, num_tokens: int) -> Tensor:
+    """What a block makes of the first tokens."""
+    return block.after_attention(x[:, :num_tokens], block.attn.of_first(block.norm1(x), num_tokens))  # type: ignore[operator]
+
+
+FAST: dict[type[nn.Module], type[nn.Module]] = {
+    AttentionStem2d: FastAttentionStem2d,
+    FeedForward: FastFeedForward,
+    GatedPositionalSelfAttention: FastGatedPositionalSelfAttention,
+    LocalSelfAttention2d: FastLocalSelfAttention2d,
+    PatchEmbed: FastPatchEmbed,
+    PositionalSelfAttention: FastPositionalSelfAttention,
+    SelfAttention: FastSelfAttention,
+    VisionTransformer: FastVisionTransformer,
+}
+PLAIN = {FastLinear: nn.Linear, **{fast: plain for plain, fast in FAST.items()}}
+# Their linear layers are large and see every token; a model's head is neither.
+WITH_LINEAR = (FeedForward, SelfAttention, PositionalSelfAttention, GatedPositionalSelfAttention)
+
+
+def accelerate(model: Model) -> Model:
+    """Make a model faster, in place, without changing what it computes or its state dict; returns the model."""
+    for module in model.modules():
+        kind = PLAIN.get(type(module), type(module))
+        if kind in WITH_LINEAR:
+            for layer in module.children():
+                if type(layer) is nn.Linear:
+                    layer.__class__ = FastLinear
+        if kind in FAST:
+            module.__class__ = FAST[kind]
+    return model
+
+
+def restore(model: Model) -> Model:
+    """Undo `accelerate`, in place; returns the model."""
+    for module in model.modules():
+        if type(module) in PLAIN:
+            module.__class__ = PLAIN[type(module)]
+    return model

@@ -1,0 +1,66 @@
+"""What every classifier here promises, and what all of them do alike."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+
+class Classifier(nn.Module):
+    """Images [B, C, H, W] → logits; features, maps and attention weights on request."""
+
+    img_size: tuple[int, int]  # that it was built for, or that its paper counts
+    stride: int  # what an image's sides should be a multiple of
+    in_chans: int
+    num_classes: int
+    num_features: int  # channels that the head is given
+    grad_checkpointing = False
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """Images → what the head is given."""
+        raise NotImplementedError
+
+    def forward_attention(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Features, and the attention weights of every layer that has them, first layer first."""
+        raise NotImplementedError
+
+    def forward_intermediates(
+        self, images: Tensor, indices: int | Sequence[int] | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Features, and the maps [B, C, rows, cols] after chosen layers (the last n for a number; all by default)."""
+        raise NotImplementedError
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """Features → logits, or what the last linear layer is given."""
+        raise NotImplementedError
+
+    def forward(self, images: Tensor, need_weights: bool = False):
+        """Images → logits, or (logits, attention weights)."""
+        if need_weights:
+            features, maps = self.forward_attention(images)
+            return self.forward_head(features), maps
+        return self.forward_head(self.forward_features(images))
+
+    def reset_classifier(self, num_classes: int) -> None:
+        """A fresh head for so many classes; 0 for none."""
+        raise NotImplementedError
+
+    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
+        """Change what depends on the images' size for good, so that training goes on at another resolution."""
+        raise NotImplementedError
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of parameters that weight decay spares, besides vectors."""
+        raise NotImplementedError
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Keep only each block's input for the backward pass and compute the rest again."""
+        self.grad_checkpointing = enable
+
+    def _run(self, part: Callable[..., Tensor], *arguments: Any, **options: Any) -> Tensor:
+        """part(*arguments), checkpointed where that is asked for."""
+        if self.grad_checkpointing and torch.is_grad_enabled():
+            return checkpoint(part, *arguments, use_reentrant=False, **options)
+        return part(*arguments)
