@@ -190,7 +190,7 @@ FAST: dict[type[nn.Module], type[nn.Module]] = {
     SelfAttention: FastSelfAttention,
     VisionTransformer: FastVisionTransformer,
 }
-PLAIN = {FastLinear: nn.Linear, **{fast: plain for plain, fast in FAST.items()}}
+PLAIN: dict[type[nn.Module], type[nn.Module]] = {FastLinear: nn.Linear, **{fast: plain for plain, fast in FAST.items()}}
 # Their linear layers are large and see every token; a model's head is neither.
 WITH_LINEAR = (FeedForward, SelfAttention, PositionalSelfAttention, GatedPositionalSelfAttention)
 

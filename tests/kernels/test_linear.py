@@ -1,7 +1,5 @@
 """Linear layers by oneDNN: the same numbers, no copies, and only where they are faster."""
 
-import warnings
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -9,7 +7,6 @@ from torch.utils.flop_counter import FlopCounterMode
 from watching import Watching
 
 from nearsight.kernels import explain_linear, linear, linear_layer
-from nearsight.nn import FeedForward
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 
@@ -188,20 +185,6 @@ def test_one_thread_and_few_images_are_left_to_torch(another_processor, monkeypa
     assert many.chosen
 
 
-def test_layers_take_it_as_they_are_and_compiled_but_not_exported(another_processor, monkeypatch):
-    monkeypatch.setattr(linear_layer, "FEWEST_ROWS", 1)
-    monkeypatch.setattr(linear_layer, "FEWEST_MULTIPLY_ADDS", 1)
-    layer, x = FeedForward(8, 12).eval(), torch.randn(17, 5, 8)
-    with Watching() as watching:
-        expected = layer(x)
-    assert watching.seen.count("aten.convolution.default") == 2
-    exported = torch.export.export(layer, (x,))
-    assert not [node for node in exported.graph.nodes if "conv" in str(node.target) or "nearsight" in str(node.target)]
-    torch.testing.assert_close(exported.module()(x), expected)
-    torch._dynamo.reset()
-    torch.testing.assert_close(torch.compile(layer, fullgraph=True, backend="aot_eager")(x), expected)
-
-
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_torch_takes_onednn_for_it(shape):
     x, weight, bias = (tensor.detach() for tensor in arguments(shape))
@@ -238,18 +221,6 @@ def test_the_operator_computes_needed_gradients_only(frozen):
     torch.testing.assert_close(
         found, torch.autograd.grad(F.linear(*tensors).square().sum(), learning), rtol=1e-4, atol=1e-4
     )
-
-
-def test_linear_layers_stay_torch_s_own():
-    """So that adapters, quantisation and tracers know them."""
-    layer = FeedForward(8, 12)
-    assert type(layer.fc1) is type(layer.fc2) is torch.nn.Linear
-    quantized = torch.ao.nn.quantized.dynamic.Linear
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's own deprecation
-        made = torch.ao.quantization.quantize_dynamic(layer, {torch.nn.Linear}, dtype=torch.qint8)
-    assert type(made.fc1) is type(made.fc2) is quantized
-    assert made(torch.randn(2, 3, 8)).shape == (2, 3, 8)
 
 
 def test_its_arithmetic_is_counted_whichever_way_it_is_called():

@@ -5,6 +5,7 @@ import warnings
 import pytest
 import torch
 
+from nearsight.accelerate import accelerate, restore
 from nearsight.models import create_model
 
 FAMILIES = {"deit_nano_32": 32, "convit_nano_32": 32, "resnet26": 64, "sasa_resnet26": 64}
@@ -20,7 +21,7 @@ def build(name):
     arguments = {"layers": (1, 1, 1, 1), "width_multiplier": 0.5} if "resnet" in name else {"depth": 3}
     if name.startswith("convit"):
         arguments["num_gated_blocks"] = 2
-    model = create_model(name, num_classes=4, **arguments).eval()
+    model = accelerate(create_model(name, num_classes=4, **arguments)).eval()
     return model, torch.randn(2, 3, FAMILIES[name], FAMILIES[name])
 
 
@@ -29,6 +30,18 @@ def test_compiles_to_one_graph(name):
     model, images = build(name)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     torch.testing.assert_close(compiled(images), model(images))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_plain_models_compile_to_one_graph_and_export(name):
+    model, images = build(name)
+    restore(model)
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(images), model(images))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own deprecations inside the exporter
+        exported = torch.export.export(model, (images,))
+    torch.testing.assert_close(exported.module()(images), model(images))
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -55,15 +68,6 @@ def test_checkpointing_and_compiling_go_together():
         results.append({**{n: p.grad.clone() for n, p in model.named_parameters()}, **model.state_dict()})
         results[-1] = {key: value.detach().clone() for key, value in results[-1].items()}
     torch.testing.assert_close(results[0], results[1], atol=1e-4, rtol=1e-3)
-
-
-@pytest.mark.parametrize("name", ["deit_nano_32", "convit_nano_32"])
-def test_a_compiled_model_trains_at_another_size(name):
-    model = build(name)[0].train()
-    compiled = torch.compile(model, backend="aot_eager")
-    for size in ((32, 32), (48, 48), (40, 56)):
-        compiled(torch.randn(2, 3, *size)).square().sum().backward()
-    assert model.pos_embed.grad.isfinite().all()
 
 
 @pytest.mark.parametrize("name", FAMILIES)

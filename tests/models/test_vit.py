@@ -3,12 +3,9 @@
 import pytest
 import torch
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
-from torch.nn.modules.module import register_module_forward_hook, register_module_full_backward_hook
 
 from nearsight.models import create_model
-from nearsight.models.embed import PatchEmbed
-from nearsight.models.vit import Block, VisionTransformer
-from nearsight.nn import FeedForward, GatedPositionalSelfAttention, PositionalSelfAttention, SelfAttention
+from nearsight.nn import GatedPositionalSelfAttention, PositionalSelfAttention, SelfAttention
 from nearsight.weights.timm import load_timm_weights
 
 
@@ -142,114 +139,3 @@ def test_a_convolutional_stem_makes_the_same_grid():
     assert model.patch_embed(torch.randn(1, 3, 20, 28)).shape == (1, 35, 144)
     with pytest.raises(ValueError, match="patch_size=6 is no power of two"):
         small(stem="conv", img_size=36, patch_size=6)
-
-
-def test_patches_are_projected_as_by_the_convolution_whose_parameters_they_have():
-    embed = PatchEmbed(3, 2, 5).double()
-    images = torch.randn(2, 2, 9, 15, dtype=torch.float64, requires_grad=True)
-    inputs = [images, *embed.proj.parameters()]
-    expected = embed.proj(images).flatten(2).transpose(1, 2)
-    for order in (torch.contiguous_format, torch.channels_last):
-        tokens = embed(images.contiguous(memory_format=order))
-        torch.testing.assert_close(tokens, expected)
-        change = torch.randn_like(tokens)
-        for ours, theirs in zip(
-            torch.autograd.grad(tokens, inputs, change),
-            torch.autograd.grad(expected, inputs, change, retain_graph=True),
-            strict=True,
-        ):
-            torch.testing.assert_close(ours, theirs)
-
-
-@pytest.mark.parametrize("stem", ["patch", "conv"])
-def test_tokens_lie_in_memory_as_they_are_read(stem):
-    model = create_model("convit_micro_32", stem=stem)
-    tokens, _ = model.embed(torch.randn(2, 3, 32, 32))
-    assert tokens.is_contiguous()
-
-
-# What nobody reads
-
-
-@pytest.mark.parametrize("checkpointed", [False, True])
-@pytest.mark.parametrize("name", ["deit_nano_32", "convit_nano_32", "convit_nano_32_distilled"])
-def test_logits_and_gradients_are_those_of_all_features(name, checkpointed):
-    model, images = small(name, qkv_bias=True).double(), torch.randn(2, 3, 20, 28, dtype=torch.float64)
-    model.set_grad_checkpointing(checkpointed)
-    assert model.read_features(images).shape == (2, model.num_prefix_tokens, model.width)
-    logits, expected = model(images), model.forward_head(model.forward_features(images))
-    torch.testing.assert_close(logits, expected)
-    change, parameters = torch.randn_like(logits), list(model.parameters())
-    for ours, theirs in zip(
-        torch.autograd.grad(logits, parameters, change), torch.autograd.grad(expected, parameters, change), strict=True
-    ):
-        torch.testing.assert_close(ours, theirs)
-
-
-def test_the_last_block_feeds_forward_what_is_read_alone(monkeypatch):
-    model = small("convit_nano_32_distilled")
-    seen, run = [], FeedForward.forward
-    monkeypatch.setattr(FeedForward, "forward", lambda self, x: seen.append(x.shape[1]) or run(self, x))
-    model(torch.randn(1, 3, 32, 32))
-    assert seen == [64, 64, 64, 64, 66, 2]
-
-
-def test_a_mean_is_of_all_patches_and_hooks_see_all_tokens():
-    images = torch.randn(2, 3, 32, 32)
-    assert small(pool="mean").read_features(images).shape[1] == 64
-    model = small()
-    for watched in (model.norm, model.blocks[-1], model.blocks[-1].mlp.fc2):
-        for register in (watched.register_forward_hook, watched.register_forward_pre_hook):
-            handle = register(lambda *arguments: None)
-            assert model.read_features(images).shape[1] == 65
-            handle.remove()
-        handle = watched.register_full_backward_hook(lambda *arguments: None)
-        assert model.read_features(images).shape[1] == 65
-        handle.remove()
-    for register in (register_module_forward_hook, register_module_full_backward_hook):
-        handle = register(lambda *arguments: None)
-        assert model.read_features(images).shape[1] == 65
-        handle.remove()
-    assert model.read_features(images).shape[1] == 1
-
-
-class _Wrapped(torch.nn.Module):
-    def __init__(self, block):
-        super().__init__()
-        self.block = block
-
-    def forward(self, x, grid_size):
-        return 2 * self.block(x, grid_size)
-
-
-class _OwnBlock(Block):
-    def forward(self, x, grid_size):
-        return 2 * super().forward(x, grid_size)
-
-
-class _OwnFeatures(VisionTransformer):
-    def forward_features(self, images):
-        return 2 * super().forward_features(images)
-
-
-def _replaced_forward(model):
-    run = model.blocks[-1].forward
-    model.blocks[-1].forward = lambda x, grid_size: 2 * run(x, grid_size)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda model: model.blocks.__setitem__(-1, _Wrapped(model.blocks[-1])),
-        lambda model: setattr(model.blocks[-1], "__class__", _OwnBlock),
-        lambda model: setattr(model, "__class__", _OwnFeatures),
-        _replaced_forward,
-    ],
-    ids=["wrapped block", "own block", "own features", "replaced forward"],
-)
-def test_what_users_change_is_not_passed_by(change):
-    model, images = small(), torch.randn(2, 3, 32, 32)
-    before = model(images)
-    change(model)
-    torch.testing.assert_close(model(images), model.forward_head(model.forward_features(images)))
-    assert not torch.allclose(model(images), before)

@@ -255,7 +255,9 @@ class ResNet(Classifier):
     def _run_stage(self, stage: nn.Sequential, x: Tensor) -> Tensor:
         for block in stage:
             # A compiled graph does not repeat what changes buffers, and takes no contexts.
-            contexts: dict = {} if torch.compiler.is_compiling() else {"context_fn": partial(_contexts_of_checkpoint, block)}
+            contexts: dict = (
+                {} if torch.compiler.is_compiling() else {"context_fn": partial(_contexts_of_checkpoint, block)}
+            )
             x = self._run(block, x, **contexts)
         return x
 
