@@ -360,8 +360,8 @@ def test_images_that_cannot_be_read_are_named_at_the_end(finished_run, tmp_path,
     assert f"not read: {splits.val.names[0]}: not an image" in capsys.readouterr().out
     train_verb(tmp_path / "run", data=str(other))
     said = capsys.readouterr().out
-    for images in (splits.train, splits.val, splits.test):
-        assert f"not read: {images.names[0]}: not an image" in said
+    for prefix, images in (("", splits.train), ("val: ", splits.val), ("test: ", splits.test)):
+        assert f"not read: {prefix}{images.names[0]}: not an image" in said
 
 
 def test_an_automatic_batch_fits_the_images(tmp_path):

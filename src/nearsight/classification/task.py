@@ -17,6 +17,7 @@ from nearsight.classification.model import build_classifier
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.datasets.labelled import LabelledImages, LabelledSplits
 from nearsight.engine.batch_size import check_batch
+from nearsight.engine.data import DataTask
 from nearsight.engine.device import compiles, pick_precision
 from nearsight.engine.distributed import World
 from nearsight.engine.task import Batch, Inputs, ProcessContext
@@ -49,10 +50,11 @@ def _mixing(recipe: ClassificationRecipe, group: int) -> Mixing:
     )
 
 
-class ClassificationTask:
+class ClassificationTask(DataTask):
     """Top-1 accuracy on an image source, by any of our models or timm's."""
 
     selection = "top1"
+    data: ImageData
 
     def __init__(
         self, recipe: ClassificationRecipe, splits: LabelledSplits | None = None, *, fit_batch: bool = False
@@ -75,20 +77,9 @@ class ClassificationTask:
         self._mix: nn.Module | None = None
         self._pixels: tuple[Tensor, Tensor] | None = None
 
-    @property
-    def steps_per_epoch(self) -> int:
-        return self.data.steps_per_epoch
-
-    @property
-    def stays_on_device(self) -> bool:
-        return self.data.resident
-
     def describe(self) -> list[str]:
         warning = validation_warning(self.data.splits.val)
-        return [*self.data.describe(), *([warning] if warning else [])]
-
-    def fingerprint(self) -> dict[str, Any]:
-        return self.data.fingerprint()
+        return [*super().describe(), *([warning] if warning else [])]
 
     def files(self) -> dict[str, str]:
         files = {CLASSES: "\n".join(self.data.classes) + "\n"}
@@ -150,15 +141,6 @@ class ClassificationTask:
             return loss
         share = self.recipe.distill_weight
         return (1 - share) * loss + share * distillation_term(by_teacher, targets.teacher, self.recipe)
-
-    def sample_names(self, step: int) -> list[str]:
-        return self.data.sample_names(step)
-
-    def problems(self) -> list[str]:
-        return self.data.problems()
-
-    def has_split(self, split: str) -> bool:
-        return self.data.has_split(split)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, split: str, context: ProcessContext) -> Iterable[tuple[str, float]]:

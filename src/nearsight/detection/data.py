@@ -11,11 +11,11 @@ from nearsight.detection.batches import PictureBatches, ResidentPictures, pad_im
 from nearsight.detection.dataset import DetectionSet, DetectionSplits
 from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.sources import open_detection
-from nearsight.detection.views import View, ViewSettings, plain_view, render
+from nearsight.detection.views import View, ViewSettings, fit_image, plain_view
 from nearsight.engine.data import EvalBatch, TaskData
 from nearsight.engine.task import Batch, Inputs, ProcessContext
 from nearsight.images.imageset import Splits, name_ranks
-from nearsight.images.normalization import FILL, normalise
+from nearsight.images.normalization import normalise
 from nearsight.images.order import EpochOrder
 from nearsight.images.unreadable import BadImage
 
@@ -100,8 +100,7 @@ class DetectionData(TaskData[DetectionSet]):
         except BadImage as bad:
             self.bad(split).add({bad.name: bad.reason})
             return None
-        view = self.eval_view(split, index)
-        picture = render(image, view, (view.height, view.width), FILL)
+        picture, _ = fit_image(image, self.settings.size)
         if kept is not None:
             kept[index] = picture
         return picture

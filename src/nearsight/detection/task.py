@@ -23,6 +23,7 @@ from nearsight.detection.retinanet import RetinaNet, backbone_of, build_retinane
 from nearsight.detection.views import View, boxes_in_image
 from nearsight.detection.vit_backbone import ViTBackbone
 from nearsight.engine.batch_size import check_batch
+from nearsight.engine.data import DataTask
 from nearsight.engine.task import Batch, Inputs, ProcessContext
 from nearsight.recipes.files import thaw
 from nearsight.recipes.recipe import Recipe
@@ -35,10 +36,11 @@ from nearsight.weights.loading import load_weights
 _CLASSIFIER_HEADS = ("fc", "head", "head_dist")
 
 
-class DetectionTask:
+class DetectionTask(DataTask):
     """COCO's mAP on images with boxes, by a RetinaNet."""
 
     selection = "mAP"
+    data: DetectionData
     batch_multiple = 1
 
     def __init__(self, recipe: DetectionRecipe, *, fit_batch: bool = False) -> None:
@@ -46,20 +48,6 @@ class DetectionTask:
         self.recipe = recipe = check_batch(recipe, len(splits.train), fit=fit_batch)
         self.data = DetectionData(recipe, splits)
         self.num_classes = len(self.data.splits.train.classes)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        return self.data.steps_per_epoch
-
-    @property
-    def stays_on_device(self) -> bool:
-        return self.data.resident
-
-    def describe(self) -> list[str]:
-        return self.data.describe()
-
-    def fingerprint(self) -> dict[str, Any]:
-        return self.data.fingerprint()
 
     def files(self) -> dict[str, str]:
         train = self.data.splits.train
@@ -81,15 +69,6 @@ class DetectionTask:
 
     def loss(self, outputs: DetectorOutputs, batch: Batch) -> Tensor:
         return detection_loss(outputs, BoxTargets(*batch.targets)).total
-
-    def sample_names(self, step: int) -> list[str]:
-        return self.data.sample_names(step)
-
-    def problems(self) -> list[str]:
-        return self.data.problems()
-
-    def has_split(self, split: str) -> bool:
-        return self.data.has_split(split)
 
     def evaluate(self, model: nn.Module, split: str, context: ProcessContext) -> Iterable[tuple[str, float]]:
         return self.evaluator(model, split, context).summary().items()

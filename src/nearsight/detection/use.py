@@ -21,10 +21,10 @@ from nearsight.detection.report import draw_boxes
 from nearsight.detection.retinanet import RetinaNet
 from nearsight.detection.sources import open_detection, open_parts
 from nearsight.detection.task import build_detector, coco_results, compared, found_in
-from nearsight.detection.views import plain_view, render
+from nearsight.detection.views import fit_image
 from nearsight.engine.device import pick_device, pick_precision
 from nearsight.images.decode import picture_files, read_image_file
-from nearsight.images.normalization import FILL, normalise
+from nearsight.images.normalization import normalise
 from nearsight.images.unreadable import BadImage, BadImageLog
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import CATEGORIES
@@ -47,10 +47,7 @@ class TrainedDetector:
     def find(self, images: Sequence[np.ndarray], *, score_threshold: float = 0.05) -> list[Found]:
         """Boxes in images uint8 [H, W, 3] of any sizes, in pixels of each image."""
         image_sizes = [(image.shape[0], image.shape[1]) for image in images]
-        views = [plain_view(size, self.picture_size) for size in image_sizes]
-        pictures = [
-            render(image, view, (view.height, view.width), FILL) for image, view in zip(images, views, strict=True)
-        ]
+        pictures, views = zip(*(fit_image(image, self.picture_size) for image in images), strict=True)
         with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
             outputs = self.model(normalise(pad_images(pictures).to(self.device)))
         return found_in(outputs, views, image_sizes, score_threshold=score_threshold)

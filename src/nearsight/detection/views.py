@@ -144,3 +144,9 @@ def render(image: np.ndarray, view: View, picture_size: tuple[int, int], fill: t
     if view.upside:
         picture = picture[::-1]
     return picture
+
+
+def fit_image(image: np.ndarray, picture_size: tuple[int, int]) -> tuple[np.ndarray, View]:
+    """The whole image as large as it fits a picture, without padding, and its view."""
+    view = plain_view((image.shape[0], image.shape[1]), picture_size)
+    return render(image, view, (view.height, view.width), (0, 0, 0)), view

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Generic, NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from torch import Tensor
 
@@ -112,3 +112,32 @@ class TaskData(ABC, Generic[Images]):
             bad=self.bad(split),
             pin_memory=context.device.type == "cuda",
         )
+
+
+class DataTask:
+    """What tasks on sets of images have in common: the part of the Task protocol that their data answers."""
+
+    data: TaskData[Any]
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.data.steps_per_epoch
+
+    @property
+    def stays_on_device(self) -> bool:
+        return self.data.resident
+
+    def describe(self) -> list[str]:
+        return self.data.describe()
+
+    def fingerprint(self) -> dict[str, Any]:
+        return dict(self.data.fingerprint())
+
+    def sample_names(self, step: int) -> list[str]:
+        return self.data.sample_names(step)
+
+    def problems(self) -> list[str]:
+        return self.data.problems()
+
+    def has_split(self, split: str) -> bool:
+        return self.data.has_split(split)
