@@ -20,9 +20,10 @@ from nearsight.analysis.figures import (
     window_attention_figure,
 )
 from nearsight.analysis.figures.training import read_curves
-from nearsight.analysis.pictures import batch_for, fit_picture, open_picture, sample_images
+from nearsight.analysis.pictures import batch_for, fit_picture, sample_images
 from nearsight.functional import convolutional_v_pos, positional_weights
 from nearsight.geometry import head_centers
+from nearsight.images.decode import read_image_file
 from nearsight.models import ResNet, VisionTransformer
 
 
@@ -181,4 +182,5 @@ def test_sample_pictures_and_fitting(tmp_path):
     assert fitted.pixels[:, 2:-2].min() > 250  # the centred square alone
     path = tmp_path / "wide.png"
     Image.fromarray(wide).save(path)
-    np.testing.assert_array_equal(open_picture(path, (20, 20)).pixels, fitted.pixels)
+    read = fit_picture(path.name, read_image_file(path, path.name), (20, 20))
+    np.testing.assert_array_equal(read.pixels, fitted.pixels)

@@ -8,6 +8,7 @@ from nearsight.analysis import attention_maps, looking, mean_attention_maps, wal
 from nearsight.analysis.views import GlobalView, LocalView
 from nearsight.analysis.walk import inspectable, local_view, num_attention_layers
 from nearsight.detection.retinanet import create_detector
+from nearsight.functional import windows
 from nearsight.models import ResNet, VisionTransformer
 from nearsight.nn import LocalSelfAttention2d
 
@@ -26,6 +27,14 @@ def vit(**options) -> VisionTransformer:
 
 def images(count: int = 3, height: int = 40, width: int = 56) -> torch.Tensor:
     return torch.randn(count, 3, height, width)
+
+
+def heads_output(view: GlobalView | LocalView) -> torch.Tensor:
+    """maps × values: [B, n, T, d], or [B, I, J, n, d] for windows."""
+    if isinstance(view, GlobalView):
+        return view.weights() @ view.value
+    values = windows(view.value, view.kernel_size, view.stride)
+    return torch.einsum("bijnrc,bijndrc->bijnd", view.weights(), values)
 
 
 def outputs_of_attention(model, x) -> list[torch.Tensor]:
@@ -47,7 +56,7 @@ def test_maps_times_values_is_the_layer(options):
     expected = outputs_of_attention(model, x)
     with looking(model):
         for view, output, block in zip(walk(model, x), expected, model.blocks, strict=True):
-            joined = block.attn.proj(view.heads_output().transpose(1, 2).flatten(2))
+            joined = block.attn.proj(heads_output(view).transpose(1, 2).flatten(2))
             torch.testing.assert_close(joined, output, atol=1e-5, rtol=1e-5)
 
 
@@ -60,7 +69,7 @@ def test_maps_times_values_is_timm_s_layer():
     with looking(model):
         for view, output, block in zip(walk(model, x), expected, model.blocks, strict=True):
             assert view.num_prefix_tokens == 3
-            joined = block.attn.proj(view.heads_output().transpose(1, 2).flatten(2))
+            joined = block.attn.proj(heads_output(view).transpose(1, 2).flatten(2))
             torch.testing.assert_close(joined, output, atol=1e-5, rtol=1e-5)
 
 
@@ -86,7 +95,7 @@ def test_maps_times_values_is_the_local_layer(attention):
             assert isinstance(view, LocalView)
             weights = view.inside_weights()
             torch.testing.assert_close(weights.sum(dim=(-2, -1)), torch.ones_like(weights[..., 0, 0]))
-            y = view.heads_output().flatten(3).permute(0, 3, 1, 2)
+            y = heads_output(view).flatten(3).permute(0, 3, 1, 2)
             if y.shape[2:] != output.shape[2:]:
                 y = torch.nn.functional.avg_pool2d(y, 2, 2, ceil_mode=True)
             torch.testing.assert_close(y, output, atol=1e-5, rtol=1e-5)

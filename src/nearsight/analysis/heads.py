@@ -165,10 +165,9 @@ def _layer_profiles(index: int, label: _Label, mean: _Sums) -> list[HeadProfile]
         share = (mean.mean.square().sum(dim=(-2, -1)) / mean.squares).clamp(0, 1)
     else:
         share = measures.convolution_share(mean.squares, mean.mean, label.grid_size)
-    span = mean.variance.sqrt()
+    learned = [(None,) * 4] * label.num_heads if label.position is None else zip(*label.position, strict=True)
     profiles = []
-    for head in range(label.num_heads):
-        position = label.position
+    for head, (center, span, strength, degenerate) in enumerate(learned):
         row, col = mean.center[head].tolist()
         profiles.append(
             HeadProfile(
@@ -179,13 +178,13 @@ def _layer_profiles(index: int, label: _Label, mean: _Sums) -> list[HeadProfile]
                 nonlocality=mean.nonlocality[head].item(),
                 entropy=mean.entropy[head].item(),
                 measured_center=(row, col),
-                measured_span=span[head].item(),
+                measured_span=mean.variance[head].sqrt().item(),
                 convolution_share=share[head].item(),
                 gate_value=None if label.gate_value is None else label.gate_value[head],
-                center=None if position is None else position.center[head],
-                span=None if position is None else position.span[head],
-                strength=None if position is None else position.strength[head],
-                degenerate=None if position is None else position.degenerate[head],
+                center=center,
+                span=span,
+                strength=strength,
+                degenerate=degenerate,
             )
         )
     return profiles

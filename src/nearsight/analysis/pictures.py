@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from nearsight.analysis.walk import body_of
 from nearsight.datasets.labelled import LabelledImages
 from nearsight.datasets.sources import open_data
 from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD
-from nearsight.images.decode import DEFAULT_LIMITS, read_image_file
 from nearsight.images.normalization import normalise
 from nearsight.images.unreadable import BadImage
 from nearsight.models import VisionTransformer
@@ -89,9 +87,3 @@ def batch_for(
     """Pictures (name, uint8 [H, W, 3]) as a model receives them, [B, 3, H, W], at its own size unless told."""
     size = model_size(model) if size is None else size
     return torch.cat([fit_picture(name, pixels, size).tensor(model) for name, pixels in pictures])
-
-
-def open_picture(path: str | Path, size: tuple[int, int]) -> Picture:
-    """An image file, fitted. Anything that is not a sound image is a BadImage with its reason."""
-    path = Path(path)
-    return fit_picture(path.name, read_image_file(path, path.name, DEFAULT_LIMITS), size)

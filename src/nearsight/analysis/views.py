@@ -51,15 +51,11 @@ class GlobalView:
         query, key = self.query.float(), self.key.float()
         if self.v_pos is None:
             return equations.attention_weights(query, key, scale=self.scale)
-        options = {"grid_size": self.grid_size, "scale": self.scale}
+        v_pos, grid_size, scale = self.v_pos.float(), self.grid_size, self.scale
         if self.gate is None:
-            return equations.positional_self_attention_weights(query, key, self.v_pos.float(), **options)  # type: ignore[arg-type]
+            return equations.positional_self_attention_weights(query, key, v_pos, grid_size=grid_size, scale=scale)
         return equations.gated_positional_attention_weights(
-            query,
-            key,
-            self.v_pos.float(),
-            self.gate.float(),
-            **options,  # type: ignore[arg-type]
+            query, key, v_pos, self.gate.float(), grid_size=grid_size, scale=scale
         )
 
     def patch_weights(self, part: Part = "mixed") -> Tensor:
@@ -79,10 +75,6 @@ class GlobalView:
         else:
             weights = self.weights()
         return drop_prefix(weights, self.num_prefix_tokens)
-
-    def heads_output(self) -> Tensor:
-        """maps × values, [B, n, T, d]: what the layer's output projection receives."""
-        return self.weights().to(self.value.dtype) @ self.value
 
 
 def drop_prefix(weights: Tensor, num_prefix_tokens: int) -> Tensor:
@@ -152,11 +144,6 @@ class LocalView:
         axis = window_offsets(self.kernel_size, device=self.query.device).float()
         row, col = torch.meshgrid(axis, axis, indexing="ij")
         return torch.stack((row, col), dim=-1)
-
-    def heads_output(self) -> Tensor:
-        """maps × values, [B, I, J, n, d]."""
-        values = equations.windows(self.value, self.kernel_size, self.stride)
-        return torch.einsum("bijnrc,bijndrc->bijnd", self.weights().to(values.dtype), values)
 
 
 View = GlobalView | LocalView

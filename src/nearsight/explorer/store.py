@@ -43,8 +43,8 @@ class Store:
         self._uploads: OrderedDict[str, StoredPicture] = OrderedDict()
         self._models: OrderedDict[tuple[int, int | None], nn.Module] = OrderedDict()
         self._inspections: OrderedDict[str, Inspection] = OrderedDict()
-        self._lock = threading.Lock()  # of the books; never held while computing
-        self._work = threading.Lock()  # of the processor
+        self._lock = threading.Lock()  # of what is stored here; never held while computing
+        self._work = threading.Lock()  # held while computing
         self._waiting = 0
         self._num_uploads = 0
         for index, source in enumerate(self.sources):
