@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from nearsight.analysis.figures.drawing import Sheet, draw_map, draw_picture, gate_chip, look, numbers, save
-from nearsight.analysis.maps import mean_attention_maps
 from nearsight.analysis.pictures import Picture, batch_for, fit_picture, model_size, sample_images
 from nearsight.analysis.views import GlobalView
-from nearsight.analysis.walk import inspectable, looking, num_attention_layers, walk
+from nearsight.analysis.walk import inspectable, looking, num_attention_layers, walk_batches
 from nearsight.functional import convolutional_v_pos, positional_weights
 from nearsight.geometry import Grid, head_centers
 from nearsight.models import VisionTransformer, create_model
@@ -103,9 +102,13 @@ def attention_figure(
     white (content) to red (position). `layers` counts from 1 as the paper does (its 2 and 10 by default, or what comes
     nearest in shorter models).
     """
-    shown = {
-        name: [_rows_of(model, name, image, layers, query) for _, image in pictures] for name, model in models.items()
-    }
+    shown: dict[str, list[dict[str, Any]]] = {name: [] for name in models}
+    for name, model in models.items():
+        for label, image in pictures:
+            picture = fit_picture(label, image, model_size(model))
+            rows, place, grid_size = _rows(model, picture.tensor(model), layers, query, first=2)
+            patch = _patch(picture, grid_size)
+            shown[name].append({"rows": rows, "query": place, "pixels": picture.pixels, "patch": patch})
     heads = {name: max(len(row["maps"]) for part in parts for row in part["rows"]) for name, parts in shown.items()}
     if stacked is None:
         stacked = sum(heads.values()) > WIDEST
@@ -168,16 +171,8 @@ def averaged_figure(
     any others."""
     panels = []
     for name, model in models.items():
-        model = inspectable(model)
-        images = batch_for(model, pictures)
-        chosen = _layers(layers, num_attention_layers(model), first=1)
-        grid_size = _grid_of(model, images)
-        place = _query(query, grid_size)
-        means = mean_attention_maps(model, images, [layer - 1 for layer in chosen])
-        row = place[0] * grid_size[1] + place[1]
-        for layer in chosen:
-            maps = means[layer - 1][:, row].unflatten(-1, grid_size).numpy()
-            panels.append({"model": name, "layer": layer, "query": place, "maps": maps})
+        rows, place, _ = _rows(model, batch_for(model, pictures), layers, query, first=1)
+        panels += [{"model": name, "layer": row["layer"], "query": place, "maps": row["maps"]} for row in rows]
     columns = max(len(panel["maps"]) for panel in panels)
     sheet = Sheet(columns * (CELL + STEP), len(panels) * (CELL + HEADING))
     for index, panel in enumerate(panels):
@@ -193,28 +188,24 @@ def averaged_figure(
     return save(sheet.figure, path, data=data, rows=None)
 
 
-def _rows_of(
-    model: nn.Module,
-    name: str,
-    image: np.ndarray,
-    layers: Sequence[int] | None,
-    query: tuple[int, int] | None,
-) -> dict[str, Any]:
-    """The chosen layers of one model on one picture, one query's maps each."""
+def _rows(
+    model: nn.Module, images: Tensor, layers: Sequence[int] | None, query: tuple[int, int] | None, *, first: int
+) -> tuple[list[dict[str, Any]], tuple[int, int], Grid]:
+    """The chosen layers' maps [n, H, W] of one query, averaged over images; the query; and the grid of patches."""
     model = inspectable(model)
-    picture = fit_picture(name, image, model_size(model))
-    chosen = _layers(layers, num_attention_layers(model), first=2)
-    rows: list[dict[str, Any]] = []
+    chosen = _layers(layers, num_attention_layers(model), first=first)
+    rows: dict[int, dict[str, Any]] = {}
     with looking(model):
-        for view in walk(model, picture.tensor(model)):
+        for view in walk_batches(model, images, batch_size=8):
             if not isinstance(view, GlobalView):
-                raise ValueError(f"{name} attends within windows; use --figure sasa-attention for it")
-            grid_size, place = view.grid_size, _query(query, view.grid_size)
-            if view.index + 1 in chosen:
-                maps = view.patch_weights()[0, :, place[0] * grid_size[1] + place[1]].unflatten(-1, grid_size)
-                gates = None if view.gate_value is None else numbers(view.gate_value.detach())
-                rows.append({"layer": view.index + 1, "gate_values": gates, "maps": maps.numpy()})
-    return {"rows": rows, "query": place, "pixels": picture.pixels, "patch": _patch(picture, grid_size)}
+                raise ValueError(f"{view.name} attends within windows; use --figure sasa-attention for this model")
+            layer, grid_size, place = view.index + 1, view.grid_size, _query(query, view.grid_size)
+            if layer in chosen:
+                gates = None if view.gate_value is None else numbers(view.gate_value)
+                row = rows.setdefault(layer, {"layer": layer, "gate_values": gates, "maps": 0})
+                maps = view.patch_weights()[:, :, place[0] * grid_size[1] + place[1]].sum(dim=0)
+                row["maps"] = row["maps"] + maps.unflatten(-1, grid_size).numpy() / len(images)
+    return list(rows.values()), place, grid_size
 
 
 def _layers(layers: Sequence[int] | None, depth: int, *, first: int) -> list[int]:
@@ -224,14 +215,6 @@ def _layers(layers: Sequence[int] | None, depth: int, *, first: int) -> list[int
     if wrong := [layer for layer in layers if not 1 <= layer <= depth]:
         raise ValueError(f"there is no layer {wrong[0]}; layers count from 1 to {depth}")
     return list(layers)
-
-
-def _grid_of(model: nn.Module, images: Tensor) -> Grid:
-    with looking(model):
-        view = next(iter(walk(model, images[:1])))
-    if not isinstance(view, GlobalView):
-        raise ValueError("this model attends within windows; use --figure sasa-attention for it")
-    return view.grid_size
 
 
 def _query(query: tuple[int, int] | None, grid_size: Grid) -> tuple[int, int]:
