@@ -8,7 +8,7 @@ from nearsight.recipes.recipe import R, Recipe
 _UPDATES = 4  # in an epoch
 
 
-def fitting_batch(count: int) -> int:
+def suggested_batch(count: int) -> int:
     """A power of two that leaves an epoch of ``count`` images ``_UPDATES`` or more, or as many as there can be."""
     return max(2, 2 ** (count.bit_length() - 3))
 
@@ -20,12 +20,12 @@ def check_batch(recipe: R, count: int, *, fit: bool = False) -> R:
     """
     if count < 2:
         raise ValueError(f"there {'is one training image' if count else 'are no training images'}; two are the least")
-    fits = fitting_batch(count)
-    if (fit or recipe.batch_auto) and count < _UPDATES * recipe.batch and fits < recipe.batch:
-        return recipe.with_changes(batch=fits)
+    suggested = suggested_batch(count)
+    if (fit or recipe.batch_auto) and count < _UPDATES * recipe.batch and suggested < recipe.batch:
+        return recipe.with_changes(batch=suggested)
     if count < recipe.batch:
         raise ValueError(
-            f"batch {recipe.batch} is larger than the {count} training images; use --batch {fits}, for example, "
+            f"batch {recipe.batch} is larger than the {count} training images; use --batch {suggested}, for example, "
             "or --batch auto"
         )
     return recipe

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import signal
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, NamedTuple
 
 from torch import Tensor
@@ -13,8 +16,9 @@ from nearsight.engine.task import Inputs, ProcessContext
 from nearsight.images.imageset import Images, Splits
 from nearsight.images.order import EpochOrder, epoch_order
 from nearsight.images.streams import BatchStream, MakeBatch
-from nearsight.images.unreadable import BadImageLog
+from nearsight.images.unreadable import BadImageLog, TooManyBadImages
 from nearsight.recipes.recipe import Recipe
+from nearsight.runs.exits import DataLoadingError
 
 _LARGEST_RESIDENT = 2 * 2**30  # bytes of images that are kept on the device without being asked
 
@@ -141,3 +145,27 @@ class DataTask:
 
     def has_split(self, split: str) -> bool:
         return self.data.has_split(split)
+
+
+@contextmanager
+def explained_loading() -> Iterator[None]:
+    """Around code that reads from a loader.
+
+    A dead worker shows as a RuntimeError of the loader, or as a broken connection when it died while handing over a
+    batch. torch also installs a signal handler that raises wherever the program happens to be, even inside a lock
+    that is then never released; the loader notices by itself within seconds, so the handler is taken away.
+    """
+    try:
+        yield
+    except TooManyBadImages as error:
+        raise DataLoadingError(str(error)) from error
+    except (RuntimeError, ConnectionError, EOFError) as error:
+        if isinstance(error, RuntimeError) and "DataLoader worker" not in str(error):
+            raise
+        raise DataLoadingError(
+            f"a data-loading process died ({' '.join(str(error).split()) or type(error).__name__}); it may have run "
+            "out of memory or of space in /dev/shm: try fewer --workers, then resume"
+        ) from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -47,12 +47,13 @@ class StepSettings:
     micro_batch: int
     accumulation: int
     window: int
+    """Most steps between two calls of ``read``."""
     compile: bool
     capture: bool
 
 
 class TrainStep:
-    """Call it once per step; ``read`` gives what happened since the last reading."""
+    """Call it once per step; ``read`` gives what happened since it was last called."""
 
     def __init__(self, task: Task, state: TrainState, settings: StepSettings, world: World) -> None:
         self.settings, self.world, self.task = settings, world, task

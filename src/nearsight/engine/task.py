@@ -90,10 +90,10 @@ class Task(Protocol):
         ...
 
     def prepare(self, inputs: Inputs, step: Tensor, first: int) -> Batch:
-        """Augmentation and target making on the device, where ``first`` is the micro-batch's place in the global batch.
+        """Augmentation and target making on the device, where ``first`` is the index of its first sample in the batch.
 
         It may be compiled and captured: no host reads, no shapes that depend on values, randomness from ``step``,
-        places and what ``inputs`` carry alone.
+        indices and what ``inputs`` carry alone.
         """
         ...
 

@@ -16,9 +16,9 @@ import torch
 from nearsight.engine.batch_size import cut_batch, smaller_micro_batch
 from nearsight.engine.callbacks import CallbackList
 from nearsight.engine.clock import Clock
+from nearsight.engine.data import explained_loading
 from nearsight.engine.device import compiles, pick_precision
 from nearsight.engine.distributed import World, is_sharded
-from nearsight.engine.loading_errors import explained_loading
 from nearsight.engine.optimizer import ema_weight, learning_rate
 from nearsight.engine.saving import CheckpointSaver
 from nearsight.engine.signals import StopRequest
@@ -29,21 +29,14 @@ from nearsight.randomness import STEP_STREAM, hash32
 from nearsight.recipes.recipe import Recipe
 from nearsight.runs.exits import DataLoadingError, NonFiniteError, OutOfMemoryError, PreemptedError, RunEnded
 from nearsight.runs.folder import RunFolder
-from nearsight.runs.layout import skipped_step
+from nearsight.runs.layout import AVERAGE, MODEL, skipped_step
 
 
 class Trainer:
     """One process's part in one run. ``run`` trains to the end or raises a ``RunEnded``."""
 
     def __init__(
-        self,
-        task: Task,
-        recipe: Recipe,
-        folder: RunFolder,
-        *,
-        world: World,
-        device: torch.device,
-        stop: StopRequest,
+        self, task: Task, recipe: Recipe, folder: RunFolder, *, world: World, device: torch.device, stop: StopRequest
     ) -> None:
         self.task, self.recipe, self.folder, self.world = task, recipe, folder, world
         self.device, self.stop, self.callbacks = device, stop, CallbackList()
@@ -138,7 +131,7 @@ class Trainer:
         self.train_step(step, inputs, rate, ema_weight(step, self.recipe.ema), seed)
         self.progress.step += 1
         window_ends = self.progress.step % self.recipe.log_every == 0 or self.progress.step == self.total_steps
-        # On a CPU reading is free, so that trouble is seen at once; a GPU is read when there is something to say.
+        # On a CPU reading is free, so that trouble is seen at once; a GPU is read where a line of the log is due.
         if self.device.type == "cpu" or window_ends:
             self._read_results()
         if window_ends:
@@ -209,7 +202,7 @@ class Trainer:
             return False
         self._read_results()
         with self.clock.elsewhere(), explained_loading():
-            values = self.evaluate("val")
+            values = self._validate()
             observed = {} if is_sharded(self.state.model) else dict(self.task.observe(self.state.model, self.context))
             self.state.module.train()
         self._record(
@@ -218,19 +211,22 @@ class Trainer:
         self._select(values)
         return True
 
-    def evaluate(self, split: str) -> dict[str, float]:
+    def _validate(self) -> dict[str, float]:
         """Values of the weights, and of the averaged ones under names that start with ``ema_``."""
-        values = {f"{split}_{name}": value for name, value in self.task.evaluate(self.state.model, split, self.context)}
+        models = {"": self.state.model}
         if self.state.averaged is not None:
-            pairs = self.task.evaluate(self.state.averaged.model, split, self.context)
-            values.update({f"ema_{split}_{name}": value for name, value in pairs})
-        return values
+            models["ema_"] = self.state.averaged.model
+        return {
+            f"{prefix}val_{name}": value
+            for prefix, model in models.items()
+            for name, value in self.task.evaluate(model, "val", self.context)
+        }
 
     def _select(self, values: dict[str, float]) -> None:
         """Of equals the later: small validation sets often tie, and weights settle while the rate falls."""
-        for weights, prefix in (("model", ""), ("ema", "ema_")):
+        for weights, prefix in ((MODEL, ""), (AVERAGE, "ema_")):
             value = values.get(f"{prefix}val_{self.task.selection}")
-            last = self.recipe.select == "last" and weights == ("ema" if self.state.averaged else "model")
+            last = self.recipe.select == "last" and weights == (AVERAGE if self.state.averaged else MODEL)
             if value is not None and (last or value >= (self.progress.best or {"value": float("-inf")})["value"]):
                 self.progress.best = {"step": self.progress.step, "value": value, "weights": weights}
 

@@ -34,7 +34,7 @@ def train(
 
     ``open_task(recipe, fit_batch=…)`` opens the data, by default as the task that the recipe names does. The task's
     ``recipe`` is the one that is used: with ``fit_batch`` a set that does not fill four batches has smaller ones.
-    ``callbacks`` makes, in the main process, those who hear of the run.
+    ``callbacks`` makes those of the main process; the others have none.
     Raises a ``RunEnded`` (whose ``code`` is the exit code) when the run stops early, ``ValueError`` for bad input.
     """
     with contextlib.ExitStack() as cleanup:

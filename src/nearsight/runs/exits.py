@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-OK = 0
 USAGE = 2
 NON_FINITE = 65
 FOLDER_IN_USE = 73
