@@ -3,8 +3,7 @@ import pickle
 import numpy as np
 import pytest
 
-from nearsight.datasets.labelled import LabelledImages, first_classes, per_class_fraction, subset
-from nearsight.datasets.stored import ArrayImages
+from nearsight.datasets.labelled import ArrayImages, LabelledImages, first_classes, per_class_fraction, subset
 from nearsight.images.imageset import PackedNames
 from nearsight.images.unreadable import BadImage
 from nearsight.text import printable

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from nearsight.datasets.labelled import ArrayImages
 from nearsight.datasets.loading import LabelledBatches, load_all
 from nearsight.datasets.sources import open_data
-from nearsight.datasets.stored import ArrayImages
 from nearsight.images.augmentation import Augment
 from nearsight.images.batch_augment import BatchAugment
 from nearsight.images.order import epoch_order

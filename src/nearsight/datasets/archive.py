@@ -1,8 +1,10 @@
-"""Unpacking archives nobody vouches for: nothing outside the target, no links, no bombs, nothing half-done left."""
+"""Unpacking archives that are not trusted: nothing outside the target, no links, no bombs, nothing half-done left."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import os
 import shutil
 import stat
@@ -10,7 +12,6 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -98,7 +99,7 @@ def _zip_entries(archive: zipfile.ZipFile) -> Iterator[tuple[str, IO[bytes]]]:
                 yield entry.filename, content
 
 
-@contextmanager
+@contextlib.contextmanager
 def _entries(archive: Path, target: Path) -> Iterator[Iterator[tuple[str, IO[bytes]]]]:
     if zipfile.is_zipfile(archive) and not tarfile.is_tarfile(archive):
         with zipfile.ZipFile(archive) as opened_zip:
@@ -168,6 +169,17 @@ def _umask() -> int:
     current = os.umask(0)
     os.umask(current)
     return current
+
+
+def first_names(archive: Path, most: int = 20_000) -> Iterator[str]:
+    """Names of an archive's first files; none of one that cannot be read, which opening it will say."""
+    with contextlib.suppress(tarfile.TarError, zipfile.BadZipFile, EOFError, OSError):
+        if zipfile.is_zipfile(archive):
+            with zipfile.ZipFile(archive) as opened:
+                yield from opened.namelist()
+        else:
+            with tarfile.open(archive) as tar:
+                yield from (member.name for member in itertools.islice(tar, most))
 
 
 def default_root() -> Path:

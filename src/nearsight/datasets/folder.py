@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from nearsight.datasets.labelled import LabelledImages
+from nearsight.datasets.labelled import FileImages, LabelledImages
 from nearsight.datasets.splitting import SPLIT_WORDS, encode_labels
-from nearsight.datasets.stored import FileImages
 from nearsight.images.decode import IMAGE_SUFFIXES
 from nearsight.runs.layout import is_run_folder
 from nearsight.text import printable

@@ -13,8 +13,7 @@ import numpy as np
 
 from nearsight.datasets.archive import default_root
 from nearsight.datasets.folder import open_folder
-from nearsight.datasets.labelled import LabelledImages
-from nearsight.datasets.stored import ArrayImages, EncodedImages, FileImages
+from nearsight.datasets.labelled import ArrayImages, EncodedImages, FileImages, LabelledImages
 from nearsight.text import printable
 
 Reader = Callable[[Path, bool], dict[str, LabelledImages]]

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nearsight.datasets.labelled import LabelledImages
+from nearsight.datasets.labelled import ArrayImages, LabelledImages
 from nearsight.datasets.splitting import as_words, read_labels
-from nearsight.datasets.stored import ArrayImages
 from nearsight.text import printable
 
 _MAX_BYTES = 64 * 2**30

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from nearsight.datasets.labelled import LabelledImages
+from nearsight.datasets.labelled import EncodedImages, LabelledImages
 from nearsight.datasets.splitting import group_by_split, read_labels
-from nearsight.datasets.stored import EncodedImages
 from nearsight.text import printable
 
 _IMAGE_COLUMNS = ("image", "img", "images", "jpg", "png", "webp", "bytes", "image_bytes", "pixel_values")

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import re
-import tarfile
-import zipfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-from nearsight.datasets.archive import ARCHIVE_SUFFIXES, unpacked
+from nearsight.datasets.archive import ARCHIVE_SUFFIXES, first_names, unpacked
 from nearsight.datasets.splitting import SPLIT_WORDS, split_word
 from nearsight.detection.coco_files import looks_like_coco, read_coco
 from nearsight.detection.dataset import BoxCollector, DetectionSet, DetectionSplits, hold_out, read_text
@@ -48,7 +43,7 @@ def has_boxes(source: str | Path) -> bool:
     if path.is_file():
         name = path.name.lower()
         return (name.endswith(".json") and looks_like_coco(path)) or (
-            name.endswith(ARCHIVE_SUFFIXES) and any(_BOX_FILE.search(entry) for entry in _first_names(path))
+            name.endswith(ARCHIVE_SUFFIXES) and any(_BOX_FILE.search(entry) for entry in first_names(path))
         )
     return str(source) == BUNDLED
 
@@ -62,7 +57,6 @@ _BOX_PATTERNS = (
     "[aA]nnotations/*.xml", "labels/*.txt", "labels/*/*.txt", "*/labels/*.txt", "data.y*ml", "dataset.yaml"
 )  # fmt: skip
 _JSON_PATTERNS = ("*.json", "annotations/*.json", "*/_annotations.coco.json")
-_LOOKED_AT = 20_000  # names in an archive
 
 
 def _folder_has_boxes(folder: Path) -> bool:
@@ -72,17 +66,6 @@ def _folder_has_boxes(folder: Path) -> bool:
     beside = "*.txt" if (folder / "classes.txt").is_file() or (folder / "obj.names").is_file() else "*.xml"
     near = [part.glob(pattern) for part in parts for pattern in {"*.xml", beside}]
     return any(next(found, None) for found in (*(folder.glob(pattern) for pattern in _BOX_PATTERNS), *near))
-
-
-def _first_names(archive: Path) -> Iterator[str]:
-    """Names of an archive's first files; none of one that cannot be read, which opening it will say."""
-    with contextlib.suppress(tarfile.TarError, zipfile.BadZipFile, EOFError, OSError):
-        if zipfile.is_zipfile(archive):
-            with zipfile.ZipFile(archive) as opened:
-                yield from opened.namelist()
-        else:
-            with tarfile.open(archive) as tar:
-                yield from (member.name for member in itertools.islice(tar, _LOOKED_AT))
 
 
 def open_detection(source: str | Path, *, seed: int = 0, val_fraction: float = 0.1) -> DetectionSplits:

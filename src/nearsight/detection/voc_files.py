@@ -30,7 +30,7 @@ class _Element:
 
 
 def parse_xml(path: Path) -> _Element:
-    """The tree of a small xml file nobody vouches for: no document type, no entities, bounded size and depth."""
+    """The tree of a small untrusted xml file: no document type, no entities, bounded size and depth."""
     shown = printable(str(path))
     content = read_text(path, _MAX_BYTES)
     top = _Element("")

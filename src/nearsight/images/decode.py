@@ -1,4 +1,4 @@
-"""Bytes to pixels, for files nobody vouches for: header first, full decode, one error for everything that is wrong."""
+"""Bytes to pixels, for untrusted files: header first, full decode, one error for everything that is wrong."""
 
 from __future__ import annotations
 
