@@ -92,6 +92,8 @@ class TaskKind:
     """The evaluated value, larger is better, that decides which weights are kept."""
     eval_options: type
     predict_options: type
+    models: Callable[[], Sequence[str]]
+    """Names of the models that can be trained for it, besides timm's."""
     recognises: Callable[[str], bool]
     """Whether a data source is for this task; cheap, and False for what is not there."""
     open_task: Callable[..., Any]
@@ -131,3 +133,10 @@ def task_of_data(source: str) -> TaskKind:
     """The kind of task that a data source is for. Classification, the first, takes what no other recognises."""
     kinds = [task_kind(name) for name in task_names()]
     return next((kind for kind in reversed(kinds) if kind.recognises(source)), kinds[0])
+
+
+def refuse_models_of_others(task: str, model: str) -> None:
+    """Whether a model is for another task than this."""
+    for other in task_names():
+        if other != task and model in task_kind(other).models() and model not in task_kind(task).models():
+            raise ValueError(f"{model} is a model for {other}, not for {task}; `nearsight models` lists both")

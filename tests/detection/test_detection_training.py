@@ -14,10 +14,11 @@ from PIL import Image
 from nearsight.classification.model import build_classifier
 from nearsight.cli import detect
 from nearsight.detection.coco_metrics import Found, Truth
+from nearsight.detection.model import build_detector, with_backbone_options
 from nearsight.detection.report import draw_boxes
 from nearsight.detection.retinanet import create_detector
 from nearsight.detection.sources import open_detection
-from nearsight.detection.task import DetectionTask, build_detector, compared, with_body_options
+from nearsight.detection.task import DetectionTask, compared
 from nearsight.detection.use import load_detector
 from nearsight.engine.task import ProcessContext
 from nearsight.engine.training import train
@@ -171,20 +172,20 @@ def test_warm_start_takes_the_sizes_of_the_classification_run(tmp_path):
         model="retinanet_convit_tiny", model_options={"channels": 16, "head_depth": 1}, init_from=str(run)
     )
     detector = RunFolder(tmp_path / "detector")
-    recipe = with_body_options(given, detector)
+    recipe = with_backbone_options(given, detector)
     assert recipe.model_options == {"patch_size": 8, **options, "channels": 16, "head_depth": 1}
     body = build_detector(recipe, 3).backbone.vit
     assert torch.equal(body.blocks[1].attn.qkv.weight, classifier.blocks[1].attn.qkv.weight)
     classifier.set_input_size(body.img_size)  # learned on 8×8 patches, kept as 28×28
     assert torch.equal(body.pos_embed, classifier.pos_embed)
     other = tiny_recipe(init_from=str(run))  # another backbone: its options are not this one's
-    assert with_body_options(other, detector) == other
+    assert with_backbone_options(other, detector) == other
     with pytest.raises(ValueError, match="is a run of convit_tiny, whose weights do not fit retinanet_resnet26"):
         build_detector(other, 3)
     detector.path.mkdir()
     detector.write_text("config.yaml", freeze(recipe))
     shutil.rmtree(run)  # the detector's own record is enough
-    assert with_body_options(given, detector) == recipe
+    assert with_backbone_options(given, detector) == recipe
 
 
 def test_warm_start_takes_the_attention_of_the_classification_run(tmp_path):
@@ -198,7 +199,7 @@ def test_warm_start_takes_the_attention_of_the_classification_run(tmp_path):
         model_options={"channels": 16, "head_depth": 1, "attention": {"border": "mask"}},
         init_from=str(run),
     )
-    recipe = with_body_options(given, RunFolder(tmp_path / "detector"))
+    recipe = with_backbone_options(given, RunFolder(tmp_path / "detector"))
     detector = build_detector(recipe.with_changes(init_from=""), 3)
     layers = {
         part: {layer.border for layer in getattr(detector, part).modules() if isinstance(layer, LocalSelfAttention2d)}

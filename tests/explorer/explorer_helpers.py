@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from nearsight.classification.recipe import ClassificationRecipe
-from nearsight.detection.task import build_detector
+from nearsight.detection.model import build_detector
 from nearsight.models import create_model
 from nearsight.recipes.files import freeze
 from nearsight.recipes.named import named_recipe

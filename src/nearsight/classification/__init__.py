@@ -32,6 +32,12 @@ class PredictOptions:
         check_fields(self)
 
 
+def _models() -> list[str]:
+    from nearsight.models import list_models
+
+    return list_models()
+
+
 def _open_task(recipe: ClassificationRecipe, *, fit_batch: bool = False) -> ClassificationTask:
     from nearsight.classification.task import ClassificationTask
 
@@ -65,6 +71,7 @@ KIND = TaskKind(
     selection="top1",
     eval_options=EvalOptions,
     predict_options=PredictOptions,
+    models=_models,
     recognises=lambda source: True,
     open_task=_open_task,
     evaluate=_evaluate,

@@ -3,78 +3,67 @@
 from __future__ import annotations
 
 import difflib
-import re
+import inspect
 import warnings
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from nearsight.classification.recipe import ClassificationRecipe
-from nearsight.detection.retinanet import list_detectors
 from nearsight.models import create_model
-from nearsight.recipes.files import thaw
-from nearsight.runs.layout import CONFIG
+from nearsight.models.registry import arguments_of
+from nearsight.tasks import refuse_models_of_others
 from nearsight.weights.files import read_weights
 from nearsight.weights.loading import load_weights
+from nearsight.weights.origin import require_network
 
 
 def build_classifier(recipe: ClassificationRecipe, num_classes: int) -> nn.Module:
     """The recipe's model with fresh weights, or with those of ``init_from``."""
     model = _fresh(recipe, num_classes)
     if recipe.init_from:
-        origin = foreign_origin(recipe.init_from, recipe.model)
-        if origin is not None:
-            raise ValueError(
-                f"{recipe.init_from} is a run of {origin}, whose weights do not fit {recipe.model}; use --model "
-                f"{origin}"
-            )
+        require_network(recipe.init_from, recipe.model, recipe.model, "use --model {}")
         load_weights(model, read_weights(recipe.init_from), recipe.init_from, new_head=True)
     return model
 
 
-def foreign_origin(run: str, model: str) -> str | None:
-    """The model whose weights a run has; None where they fit `model`: it has the same name but for the images' size."""
-    config = Path(run) / CONFIG
-    origin = thaw(config).model if config.is_file() else model
-    families = {re.sub(r"_(32|64|96)$", "", name) for name in (origin, model)}
-    return origin if len(families) > 1 else None
-
-
 def _fresh(recipe: ClassificationRecipe, num_classes: int) -> nn.Module:
-    arguments: dict[str, Any] = {"num_classes": num_classes, "drop_path_rate": recipe.drop_path, **recipe.model_options}
-    if recipe.patch_size:
-        arguments["patch_size"] = recipe.patch_size
+    refuse_models_of_others(recipe.task, recipe.model)
+    stated = {"num_classes": num_classes, **recipe.stated_options}
+    optional = {"img_size": recipe.image_size, "drop_path_rate": recipe.drop_path}
     if recipe.model.startswith("timm:"):
-        return _timm_classifier(recipe, {"img_size": recipe.image_size, **arguments})
-    if recipe.model in list_detectors():
-        raise ValueError(f"{recipe.model} is a detector; train it with: nearsight detect train {recipe.data}")
-    try:
-        return create_model(recipe.model, img_size=recipe.image_size, **arguments)
-    except ValueError as error:
-        if "'img_size'" not in str(error):
-            raise
-    return create_model(recipe.model, **arguments)  # a network of convolutions takes images of any size
+        return _timm_classifier(recipe, stated, optional)
+    if "img_size" not in arguments_of(recipe.model):
+        del optional["img_size"]  # a network of convolutions takes images of any size
+    return create_model(recipe.model, **{**optional, **stated})
 
 
-def _timm_classifier(recipe: ClassificationRecipe, arguments: dict[str, Any]) -> nn.Module:
-    """A model of timm that takes the recipe's images. Which arguments it takes, it says only when it is built."""
+def _timm_classifier(recipe: ClassificationRecipe, stated: dict[str, Any], optional: dict[str, Any]) -> nn.Module:
+    """A model of timm that takes the recipe's images, with those optional arguments that its class knows."""
     name = recipe.model.removeprefix("timm:")
-    while True:
-        try:
-            model = timm_model(name, **arguments)
-            break
-        except ValueError as error:
-            ours = {"img_size", "drop_path_rate"} & set(arguments) - set(recipe.model_options)
-            refused = [argument for argument in ours if f"keyword argument '{argument}'" in str(error)]
-            if not refused:
-                raise
-            del arguments[refused[0]]
+    known = _timm_arguments(name, stated)
+    arguments = {**{key: value for key, value in optional.items() if key in known}, **stated}
+    model = timm_model(name, **arguments)
     if recipe.drop_path and "drop_path_rate" not in arguments:
         warnings.warn(f"{recipe.model} cannot drop paths: drop_path {recipe.drop_path:g} is left out", stacklevel=2)
     require_size(model, recipe.model, recipe.image_size)
     return model.train()
+
+
+def _timm_arguments(name: str, stated: dict[str, Any]) -> set[str]:
+    """What the class of a timm model takes. Its entry point names no class, so one without memory is built to ask."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        kind = type(timm_model(name, **stated))
+    known: set[str] = set()
+    for part in kind.__mro__:  # as far as arguments are passed on
+        if "__init__" not in vars(part):
+            continue
+        parameters = inspect.signature(vars(part)["__init__"]).parameters
+        known |= parameters.keys()
+        if all(parameter.kind is not parameter.VAR_KEYWORD for parameter in parameters.values()):
+            break
+    return known
 
 
 def require_size(model: nn.Module, name: str, side: int) -> None:

@@ -81,8 +81,8 @@ def train(
     override
         Allow changes that alter a run that is resumed.
     """
+    from nearsight.detection.model import with_backbone_options
     from nearsight.detection.recipe import DetectionRecipe
-    from nearsight.detection.task import with_body_options
     from nearsight.engine.trackers import check_trackers
     from nearsight.engine.training import train as train_run
     from nearsight.recipes.files import read_changes, resolve_recipe
@@ -100,7 +100,7 @@ def train(
         if not isinstance(resolved, DetectionRecipe):
             raise ValueError(f"recipe {recipe!r} is for {resolved.task}; use retinanet or retinanet_small")
         folder = RunFolder(run if run is not None else free_run_path(Path("runs"), resolved.model))
-        resolved = with_body_options(resolved, folder)
+        resolved = with_backbone_options(resolved, folder)
         check_trackers(resolved)
         fit_batch = "batch" not in {**(read_changes(config) if config else {}), **flags}
     with resumable(folder.path):

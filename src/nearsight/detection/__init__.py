@@ -41,6 +41,12 @@ def _recognises(source: str) -> bool:
     return has_boxes(source)
 
 
+def _models() -> list[str]:
+    from nearsight.detection.retinanet import list_detectors
+
+    return list_detectors()
+
+
 def _open_task(recipe: DetectionRecipe, *, fit_batch: bool = False) -> DetectionTask:
     from nearsight.detection.task import DetectionTask
 
@@ -74,6 +80,7 @@ KIND = TaskKind(
     selection="mAP",
     eval_options=EvalOptions,
     predict_options=PredictOptions,
+    models=_models,
     recognises=_recognises,
     open_task=_open_task,
     evaluate=_evaluate,

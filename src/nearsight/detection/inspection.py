@@ -10,10 +10,10 @@ from torch import nn
 
 from nearsight.detection.data import open_splits
 from nearsight.detection.dataset import DetectionSet
+from nearsight.detection.model import build_detector
 from nearsight.detection.outputs import DetectorOutputs, postprocess
 from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.report import MIN_SCORE
-from nearsight.detection.task import build_detector
 from nearsight.detection.use import picture_size, run_categories
 from nearsight.images.unreadable import BadImage
 from nearsight.runs.folder import RunFolder

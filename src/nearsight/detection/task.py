@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from nearsight.classification.model import foreign_origin
 from nearsight.detection.anchors import BoxTargets
 from nearsight.detection.coco_metrics import CocoEvaluator, Found, Truth, to_corner_and_size
 from nearsight.detection.data import DetectionData, open_splits
 from nearsight.detection.dataset import DetectionSet
+from nearsight.detection.model import build_detector
 from nearsight.detection.outputs import DetectorOutputs, detection_loss, postprocess
 from nearsight.detection.recipe import DetectionRecipe
-from nearsight.detection.retinanet import RetinaNet, backbone_of, build_retinanet, create_detector
 from nearsight.detection.views import View, boxes_in_image
-from nearsight.detection.vit_backbone import ViTBackbone
 from nearsight.engine.batch_size import check_batch
 from nearsight.engine.data import DataTask
 from nearsight.engine.task import Batch, Inputs, ProcessContext
-from nearsight.recipes.files import thaw
-from nearsight.recipes.recipe import Recipe
 from nearsight.reports.page import Page
-from nearsight.runs.folder import RunFolder
-from nearsight.runs.layout import CATEGORIES, CONFIG
-from nearsight.weights.files import read_weights
-from nearsight.weights.loading import load_weights
-
-_CLASSIFIER_HEADS = ("fc", "head", "head_dist")
+from nearsight.runs.layout import CATEGORIES
 
 
 class DetectionTask(DataTask):
@@ -130,84 +119,6 @@ def compared(found: dict[int, Found], images: DetectionSet) -> CocoEvaluator:
 def truth_of(images: DetectionSet, index: int) -> Truth:
     annotations = images.annotations(index)
     return Truth(to_corner_and_size(annotations.boxes), annotations.labels, annotations.crowd, annotations.areas)
-
-
-def build_detector(recipe: DetectionRecipe, num_classes: int) -> RetinaNet:
-    """The recipe's detector with fresh weights; with ``init_from``, those of a detector, or of a classifier's body."""
-    model = create_detector(
-        recipe.model, num_classes=num_classes, **{"drop_path_rate": recipe.drop_path, **recipe.model_options}
-    )
-    if recipe.init_from:
-        weights = read_weights(recipe.init_from)
-        if any(name.startswith("heads.") for name in weights):
-            _load_detector(model, weights, recipe.init_from)
-        else:
-            _check_origin(recipe)
-            body = {name: value for name, value in weights.items() if name.partition(".")[0] not in _CLASSIFIER_HEADS}
-            _load_body(model.backbone, body, recipe)
-    return model
-
-
-def _check_origin(recipe: DetectionRecipe) -> None:
-    """A classifier's body is of the kind that the detector stands on."""
-    backbone = str(recipe.model_options.get("backbone", backbone_of(recipe.model)))
-    origin = foreign_origin(recipe.init_from, backbone)
-    if origin is not None:
-        raise ValueError(
-            f"{recipe.init_from} is a run of {origin}, whose weights do not fit {recipe.model}, which stands on "
-            f"{backbone}; take a detector on {origin}"
-        )
-
-
-def _load_body(backbone: nn.Module, weights: dict[str, Tensor], recipe: DetectionRecipe) -> None:
-    """A classifier's body; positions that were learned on images of another size are resampled."""
-    body = _body_recipe(recipe)
-    if not isinstance(backbone, ViTBackbone):
-        load_weights(backbone, weights, recipe.init_from)
-    elif body is None:
-        load_weights(backbone.vit, weights, recipe.init_from)
-    else:
-        size = backbone.vit.img_size
-        backbone.vit.set_input_size(body.image_size)
-        load_weights(backbone.vit, weights, recipe.init_from)
-        backbone.vit.set_input_size(size)
-
-
-def with_body_options(recipe: DetectionRecipe, run: RunFolder) -> DetectionRecipe:
-    """A recipe that starts from a classification run of its backbone gets that run's options where it states none.
-
-    Once ``run`` has begun it has them on record, whatever became of the run it started from.
-    """
-    body = _body_recipe(recipe)
-    if body is None:
-        begun = thaw(run.path / CONFIG) if recipe.init_from and run.has_config else None
-        if begun is None or begun.init_from != recipe.init_from:
-            return recipe
-        return recipe.with_changes(model_options={**begun.model_options, **recipe.model_options})
-    options = body.stated_options
-    heads = inspect.signature(build_retinanet).parameters  # what has the same name there means something else
-    renamed = {"attention": "backbone_attention"}
-    kept = {name: value for name, value in options.items() if name in renamed or name not in heads}
-    options = {renamed.get(name, name): value for name, value in kept.items()}
-    return recipe.with_changes(model_options={**options, **recipe.model_options})
-
-
-def _body_recipe(recipe: DetectionRecipe) -> Recipe | None:
-    """Of the classification run of the same backbone that a recipe starts from; None where it does not."""
-    config = Path(recipe.init_from) / CONFIG
-    body = thaw(config) if recipe.init_from and config.is_file() else None
-    return body if body is not None and body.model == backbone_of(recipe.model) else None
-
-
-def _load_detector(model: RetinaNet, weights: dict[str, Tensor], origin: str) -> None:
-    """All of a detector; its class prediction starts anew where the classes are others."""
-    own = model.state_dict()
-    fresh = [
-        name
-        for name in own
-        if name.startswith("heads.classes.predictor.") and name in weights and weights[name].shape != own[name].shape
-    ]
-    load_weights(model, {**weights, **{name: own[name] for name in fresh}}, origin)
 
 
 def coco_results(found: Iterable[tuple[int, Found]], category_ids: Sequence[int]) -> list[dict[str, Any]]:

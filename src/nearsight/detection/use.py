@@ -16,11 +16,12 @@ from nearsight.detection.batches import pad_images
 from nearsight.detection.coco_metrics import Found
 from nearsight.detection.data import EVAL_BATCH
 from nearsight.detection.dataset import DetectionSet
+from nearsight.detection.model import build_detector
 from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.report import draw_boxes
 from nearsight.detection.retinanet import RetinaNet
 from nearsight.detection.sources import open_detection, open_parts
-from nearsight.detection.task import build_detector, coco_results, compared, found_in
+from nearsight.detection.task import coco_results, compared, found_in
 from nearsight.detection.views import fit_image
 from nearsight.engine.device import pick_device, pick_precision
 from nearsight.images.decode import picture_files, read_image_file

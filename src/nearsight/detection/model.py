@@ -1,0 +1,87 @@
+"""Building detectors from recipes: with fresh weights, those of a detector, or those of a classifier's network."""
+
+from __future__ import annotations
+
+import inspect
+
+from torch import Tensor, nn
+
+from nearsight.detection.recipe import DetectionRecipe
+from nearsight.detection.retinanet import RetinaNet, backbone_of, build_retinanet, create_detector
+from nearsight.detection.vit_backbone import ViTBackbone
+from nearsight.recipes.recipe import Recipe
+from nearsight.runs.folder import RunFolder
+from nearsight.tasks import refuse_models_of_others
+from nearsight.weights.files import read_weights
+from nearsight.weights.loading import load_weights
+from nearsight.weights.origin import origin_recipe, require_network
+
+_CLASSIFIER_HEADS = ("fc", "head", "head_dist")
+
+
+def build_detector(recipe: DetectionRecipe, num_classes: int) -> RetinaNet:
+    """The recipe's detector with fresh weights, or with those in ``init_from``: a detector's, or a classifier's."""
+    refuse_models_of_others(recipe.task, recipe.model)
+    model = create_detector(
+        recipe.model, num_classes=num_classes, **{"drop_path_rate": recipe.drop_path, **recipe.model_options}
+    )
+    if recipe.init_from:
+        weights = read_weights(recipe.init_from)
+        if any(name.startswith("heads.") for name in weights):
+            _load_detector(model, weights, recipe.init_from)
+        else:
+            network = str(recipe.model_options.get("backbone", backbone_of(recipe.model)))
+            wanted = f"{recipe.model}, which stands on {network}"
+            require_network(recipe.init_from, network, wanted, "take a detector on {}")
+            body = {name: value for name, value in weights.items() if name.partition(".")[0] not in _CLASSIFIER_HEADS}
+            _load_backbone(model.backbone, body, recipe)
+    return model
+
+
+def _load_backbone(backbone: nn.Module, weights: dict[str, Tensor], recipe: DetectionRecipe) -> None:
+    """A classifier's network; positions that were learned on images of another size are resampled."""
+    origin = _backbone_run(recipe)
+    if not isinstance(backbone, ViTBackbone):
+        load_weights(backbone, weights, recipe.init_from)
+    elif origin is None:
+        load_weights(backbone.vit, weights, recipe.init_from)
+    else:
+        size = backbone.vit.img_size
+        backbone.vit.set_input_size(origin.image_size)
+        load_weights(backbone.vit, weights, recipe.init_from)
+        backbone.vit.set_input_size(size)
+
+
+def _load_detector(model: RetinaNet, weights: dict[str, Tensor], origin: str) -> None:
+    """All of a detector; its class prediction starts anew where the classes are others."""
+    own = model.state_dict()
+    fresh = [
+        name
+        for name in own
+        if name.startswith("heads.classes.predictor.") and name in weights and weights[name].shape != own[name].shape
+    ]
+    load_weights(model, {**weights, **{name: own[name] for name in fresh}}, origin)
+
+
+def with_backbone_options(recipe: DetectionRecipe, run: RunFolder) -> DetectionRecipe:
+    """A recipe that starts from a classification run of its backbone gets that run's options where it states none.
+
+    Once ``run`` has begun it has them on record, whatever became of the run it started from.
+    """
+    origin = _backbone_run(recipe)
+    if origin is None:
+        begun = run.recipe() if recipe.init_from and run.has_config else None
+        if begun is None or begun.init_from != recipe.init_from:
+            return recipe
+        return recipe.with_changes(model_options={**begun.model_options, **recipe.model_options})
+    heads = inspect.signature(build_retinanet).parameters  # what has the same name there means something else
+    renamed = {"attention": "backbone_attention"}
+    stated = {name: value for name, value in origin.stated_options.items() if name in renamed or name not in heads}
+    options = {renamed.get(name, name): value for name, value in stated.items()}
+    return recipe.with_changes(model_options={**options, **recipe.model_options})
+
+
+def _backbone_run(recipe: DetectionRecipe) -> Recipe | None:
+    """Settings of the classification run of the same backbone that a recipe starts from; None where it does not."""
+    origin = origin_recipe(recipe.init_from)
+    return origin if origin is not None and origin.model == backbone_of(recipe.model) else None
