@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from explorer_helpers import encoded, make_run
+from explorer_helpers import encoded, make_detection_run, make_run
 
 from nearsight.explorer.sources import open_source
 
@@ -17,6 +17,11 @@ def picture_bytes() -> bytes:
 @pytest.fixture(scope="session")
 def run_folder(tmp_path_factory) -> Path:
     return make_run(tmp_path_factory.mktemp("runs") / "nano-1")
+
+
+@pytest.fixture(scope="session")
+def detection_run(tmp_path_factory) -> Path:
+    return make_detection_run(tmp_path_factory.mktemp("runs") / "cells-1")
 
 
 @pytest.fixture

@@ -44,9 +44,9 @@ START = "from nearsight.cli.explore import explore; import sys; explore(*sys.arg
 
 
 @pytest.fixture(scope="module")
-def address(run_folder):
+def address(run_folder, detection_run):
     """The command itself in a process of its own, and the address it prints."""
-    arguments = [sys.executable, "-c", START, str(run_folder), "deit_nano_32", "convit_tiny"]
+    arguments = [sys.executable, "-c", START, str(run_folder), "deit_nano_32", "convit_tiny", str(detection_run)]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
         yield next(word for word in process.stdout.readline().split() if word.startswith("http://"))
         process.terminate()
@@ -197,6 +197,22 @@ def test_training_time(page):
     pane.get_by_role("button", name="Play").click()
     page.wait_for_function("() => document.querySelector('.pane .play-button').textContent === 'Play'", timeout=20_000)
     assert chip.inner_text() == "0.27"
+
+
+def test_what_a_detector_found_is_framed(page):
+    count = """() => {
+        const { width, height } = document.getElementById('picture');
+        const data = document.getElementById('picture').getContext('2d').getImageData(0, 0, width, height).data;
+        let framed = 0;
+        for (let i = 0; i < data.length; i += 4) framed += data[i] < 110 && data[i + 1] > 170 && data[i + 2] > 140;
+        return framed / (width * height);
+    }"""
+    page.locator("#overlay").uncheck()
+    before = page.evaluate(count)
+    page.locator(".pane select").first.select_option(label="cells-1")
+    page.wait_for_function("() => document.getElementById('picture').width === 128")
+    page.wait_for_function(f"least => ({count})() > least", arg=before + 0.02)
+    assert page.locator(".pane").first.locator(".predictions li").count() == 3
 
 
 def test_predictions_are_text(page):

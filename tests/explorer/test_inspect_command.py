@@ -6,7 +6,6 @@ import shutil
 
 import pytest
 from cyclopts import App
-from explorer_helpers import make_detection_run
 from PIL import Image
 
 from nearsight.cli.inspect import inspect
@@ -63,13 +62,12 @@ def test_a_run_is_looked_at_with_its_own_validation_pictures(run_folder, tmp_pat
     assert len(own.at_most(10**6)) == len(val)
 
 
-def test_a_detection_run_is_inspected_like_any_other(tmp_path, capsys):
-    run = make_detection_run(tmp_path / "cells-1")
-    assert call(str(run), "--images", "2") == 0
+def test_a_detection_run_is_inspected_like_any_other(detection_run, tmp_path, capsys):
+    assert call(str(detection_run), "--images", "2") == 0
     said = capsys.readouterr()
     assert "local" in said.out
     assert "pictures: the validation pictures of cells-1 (bccd)" in said.err
-    assert call(str(run), "--figure", "sasa-attention", "--out", str(tmp_path / "w.png")) == 0
+    assert call(str(detection_run), "--figure", "sasa-attention", "--out", str(tmp_path / "w.png")) == 0
     layers = json.loads((tmp_path / "w.json").read_text())["layers"]
     assert layers[0]["grid_size"] == [24, 32]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import timm
 import torch
-from explorer_helpers import make_detection_run, make_run
+from explorer_helpers import make_run
 from safetensors.torch import save_file
 
 from nearsight import tasks
@@ -96,8 +96,8 @@ def test_given_weights_under_either_naming(tmp_path):
         open_source("convit_small", weights=tmp_path / "absent.safetensors").load()
 
 
-def test_detection_runs(tmp_path):
-    source = open_source(str(make_detection_run(tmp_path / "cells-1")))
+def test_detection_runs(detection_run):
+    source = open_source(str(detection_run))
     assert source.num_classes == 3
     assert source.selected_step == 4
     model = source.load()

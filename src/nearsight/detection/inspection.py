@@ -45,10 +45,15 @@ class DetectionRun:
                 continue
 
     def predictions(self, outputs: DetectorOutputs, size: tuple[int, int]) -> list[dict[str, Any]]:
-        """The surest boxes of an image of (height, width) `size`: left, top, right, bottom as shares of it."""
-        found = postprocess(outputs, [size], score_threshold=MIN_SCORE)[0]
-        boxes = found.boxes / found.boxes.new_tensor([size[1], size[0]] * 2)
-        return [
-            {"label": self.classes[label], "probability": score, "box": box}
-            for box, score, label in zip(boxes.tolist(), found.scores.tolist(), found.labels.tolist(), strict=True)
-        ][:_SHOWN]
+        return surest_boxes(outputs, size, self.classes)
+
+
+def surest_boxes(outputs: DetectorOutputs, size: tuple[int, int], classes: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """What a report would draw in an image of (height, width) `size`; boxes are shares of it: left, top, right,
+    bottom."""
+    found = postprocess(outputs, [size], score_threshold=MIN_SCORE)[0]
+    boxes = found.boxes / found.boxes.new_tensor([size[1], size[0]] * 2)
+    return [
+        {"label": classes[label] if label < len(classes) else f"class {label}", "probability": score, "box": box}
+        for box, score, label in zip(boxes.tolist(), found.scores.tolist(), found.labels.tolist(), strict=True)
+    ][:_SHOWN]

@@ -13,6 +13,8 @@ from nearsight.analysis.pictures import model_size
 from nearsight.analysis.walk import Detector, inspectable
 from nearsight.classification.inspection import top_classes
 from nearsight.classification.model import timm_model
+from nearsight.detection.inspection import surest_boxes
+from nearsight.detection.outputs import DetectorOutputs
 from nearsight.models import create_model
 from nearsight.randomness import INITIALISATION_STREAM, hash32
 from nearsight.runs.exits import DiskError
@@ -58,8 +60,8 @@ class ModelSource:
         """Height and width of the pictures it is shown."""
         return model_size(model)
 
-    def predictions(self, outputs: Tensor, size: tuple[int, int]) -> list[dict[str, Any]]:
-        return top_classes(outputs)
+    def predictions(self, outputs: Any, size: tuple[int, int]) -> list[dict[str, Any]]:
+        return surest_boxes(outputs, size) if isinstance(outputs, DetectorOutputs) else top_classes(outputs)
 
     def _timm(self) -> nn.Module:
         name = self.spec.removeprefix("timm:")
