@@ -19,7 +19,7 @@ from nearsight.detection.report import draw_boxes
 from nearsight.detection.retinanet import create_detector
 from nearsight.detection.sources import open_detection
 from nearsight.detection.task import DetectionTask, compared
-from nearsight.detection.use import load_detector
+from nearsight.detection.use import Detector
 from nearsight.engine.task import ProcessContext
 from nearsight.engine.training import train
 from nearsight.images.unreadable import BadImageLog
@@ -320,7 +320,7 @@ def test_the_verbs_eval_and_predict(finished_run, tmp_path, capsys):
 
 
 def test_eval_finds_what_training_s_own_evaluations_find(finished_run):
-    detector = load_detector(finished_run, "cpu")
+    detector = Detector(finished_run, "cpu")
     torch.nn.init.zeros_(detector.model.heads.classes.predictor.bias)  # so that much is found
     task = DetectionTask(RunFolder(finished_run).recipe())
     images = task.data.split("val")
@@ -371,7 +371,7 @@ def test_an_automatic_batch_fits_the_images(tmp_path):
 
 
 def test_a_detector_takes_images_of_mixed_sizes_at_once(finished_run):
-    detector = load_detector(finished_run, "cpu")
+    detector = Detector(finished_run, "cpu")
     rng = np.random.default_rng(0)
     images = [rng.integers(0, 255, (*size, 3)).astype(np.uint8) for size in ((40, 60), (90, 30))]
     together = detector.find(images, score_threshold=0.0)

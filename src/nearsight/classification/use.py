@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
-from torch import Tensor, nn
 
 from nearsight.classification import PredictOptions
 from nearsight.classification.model import build_classifier
@@ -17,15 +18,14 @@ from nearsight.datasets.sources import open_images
 from nearsight.engine.device import pick_device, pick_precision
 from nearsight.engine.task import ProcessContext
 from nearsight.images.batch_augment import BatchEval
-from nearsight.images.decode import picture_files, read_image_file
+from nearsight.images.decode import picture_files, read_pictures
 from nearsight.images.imageset import Splits
 from nearsight.images.transforms import EvalTransform
-from nearsight.images.unreadable import BadImage
 from nearsight.runs.folder import RunFolder, class_names
 from nearsight.runs.layout import DATA
 from nearsight.tasks import Evaluation, Prediction
 from nearsight.text import printable
-from nearsight.weights.loading import load_weights
+from nearsight.weights.loading import trained_model
 
 _BATCH = 64
 
@@ -37,16 +37,17 @@ def evaluate(
 
     ``split`` is train, val or test; by default test where there is one.
     """
-    recipe = RunFolder(run).recipe(ClassificationRecipe)
-    recipe = recipe.with_changes(device=device, init_from="", teacher="", distillation="none", drop_path=0.0)
+    folder = RunFolder(run)
+    recipe = folder.recipe(ClassificationRecipe)
+    recipe = recipe.with_changes(init_from="", teacher="", distillation="none", drop_path=0.0)
     task, split, origin = _own_task(run, recipe, split) if not data else _other_task(run, recipe, data, split)
-    context = _context(recipe)
-    model = task.build_model()
-    load_weights(model, RunFolder(run).selected_weights(), str(run))
-    values = dict(task.evaluate(model.to(context.device), "val" if data else split, context))
+    place = pick_device(device)
+    context = ProcessContext(place, precision=pick_precision("auto", place))
+    model = trained_model(task.build_model(), folder, place)
+    values = dict(task.evaluate(model, "val" if data else split, context))
     bad = task.data.bad("val" if data else split).reasons
     notes = [f"unreadable, and replaced by another image of its class: {name}: {why}" for name, why in bad.items()]
-    if not data and RunFolder(run).read_json(DATA) != task.fingerprint():
+    if not data and folder.read_json(DATA) != task.fingerprint():
         notes.append(f"warning: {recipe.data} has changed since the run was trained on it")
     return Evaluation(origin, split, values, tuple(notes))
 
@@ -80,59 +81,41 @@ def _other_task(
     return ClassificationTask(recipe, Splits(images, images, None, origin)), split, origin
 
 
-def load_classifier(run: str | Path) -> tuple[nn.Module, ClassificationRecipe, list[str]]:
-    """(model with the selected weights, recipe, class names) of a classification run."""
-    recipe = RunFolder(run).recipe(ClassificationRecipe)
-    classes = class_names(run)
-    if not classes:
-        raise ValueError(f"{run} is not a run with a list of classes")
-    model = build_classifier(recipe.with_changes(init_from="", drop_path=0.0), len(classes))
-    load_weights(model, RunFolder(run).selected_weights(), str(run))
-    return model.eval(), recipe, classes
-
-
 class Classifier:
     """The selected weights of a run, ready to look at pictures."""
 
     notes: tuple[str, ...] = ()
 
     def __init__(self, run: str | Path, device: str = "auto") -> None:
-        model, recipe, self.classes = load_classifier(run)
+        folder, self.classes = RunFolder(run), class_names(run)
+        recipe = folder.recipe(ClassificationRecipe).with_changes(init_from="", drop_path=0.0)
+        if not self.classes:
+            raise ValueError(f"{run} is not a run with a list of classes")
         self.device = pick_device(device)
-        self.model = model.to(self.device)
+        self.model = trained_model(build_classifier(recipe, len(self.classes)), folder, self.device)
         self._fit = EvalTransform(recipe.image_size, crop_ratio=recipe.eval_crop)
         self._normalise = BatchEval(recipe.image_size).to(self.device)
 
     def predict(self, pictures: Sequence[str | Path], options: PredictOptions) -> Iterator[Prediction]:
         """What the run says of picture files and folders of them, in the order given."""
-        paths = list(picture_files(pictures))
-        for start in range(0, len(paths), _BATCH):
-            yield from self._predict(paths[start : start + _BATCH], options.top)
+        read = read_pictures(list(picture_files(pictures)))
+        while batch := list(itertools.islice(read, _BATCH)):
+            yield from self._predict(batch, options.top)
 
     @torch.no_grad()
-    def _predict(self, paths: Sequence[Path], top: int) -> list[Prediction]:
-        readable: dict[Path, Tensor] = {}
-        problems: dict[Path, str] = {}
-        for path in paths:
-            try:
-                readable[path] = self._fit(read_image_file(path, str(path)))
-            except BadImage as bad:
-                problems[path] = bad.reason
-        found: dict[Path, list[tuple[str, float]]] = {}
-        if readable:
-            images = self._normalise(torch.stack(list(readable.values())).to(self.device))
-            best = self.model(images).float().softmax(dim=1).cpu().topk(min(top, len(self.classes)), dim=1)
-            for path, shares, labels in zip(readable, best.values.tolist(), best.indices.tolist(), strict=True):
-                found[path] = [(self.classes[label], share) for share, label in zip(shares, labels, strict=True)]
-        return [_prediction(path, found.get(path, []), problems.get(path, "")) for path in paths]
+    def _predict(self, batch: list[tuple[Path, np.ndarray | None, str]], top: int) -> Iterator[Prediction]:
+        fitted = [self._fit(image) for _, image, _ in batch if image is not None]
+        shares: Iterator[tuple[list[int], list[float]]] = iter(())
+        if fitted:
+            logits = self.model(self._normalise(torch.stack(fitted).to(self.device)))
+            best = logits.float().softmax(dim=1).cpu().topk(min(top, len(self.classes)), dim=1)
+            shares = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        for path, image, problem in batch:
+            labels, values = ((), ()) if image is None else next(shares)
+            yield _prediction(path, dict(zip((self.classes[label] for label in labels), values, strict=True)), problem)
 
 
-def _prediction(path: Path, classes: list[tuple[str, float]], problem: str) -> Prediction:
-    words = ", ".join(f"{printable(name)} {100 * share:.1f} %" for name, share in classes)
-    record = {"name": str(path), "classes": dict(classes), "problem": problem or None}
+def _prediction(path: Path, classes: dict[str, float], problem: str) -> Prediction:
+    words = ", ".join(f"{printable(name)} {100 * share:.1f} %" for name, share in classes.items())
+    record = {"name": str(path), "classes": classes, "problem": problem or None}
     return Prediction(str(path), words or f"unreadable: {problem}", record, problem)
-
-
-def _context(recipe: ClassificationRecipe) -> ProcessContext:
-    device = pick_device(recipe.device)
-    return ProcessContext(device, precision=pick_precision("auto", device))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +18,32 @@ from nearsight.detection.dataset import DetectionSet
 from nearsight.detection.model import build_detector
 from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.report import draw_boxes
-from nearsight.detection.retinanet import RetinaNet
 from nearsight.detection.sources import open_detection, open_parts
 from nearsight.detection.task import coco_results, compared, found_in
 from nearsight.detection.views import fit_image
 from nearsight.engine.device import pick_device, pick_precision
-from nearsight.images.decode import picture_files, read_image_file
+from nearsight.images.decode import picture_files, read_pictures
 from nearsight.images.normalization import normalise
 from nearsight.images.unreadable import BadImage, BadImageLog
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import CATEGORIES
 from nearsight.tasks import Evaluation, Prediction
-from nearsight.weights.loading import load_weights
+from nearsight.weights.loading import trained_model
 
 
-@dataclass(frozen=True)
-class TrainedDetector:
-    """The weights that validation selected in a run, with the names of what they find."""
+class Detector:
+    """The selected weights of a run, ready to look at pictures: it draws what it finds, and writes COCO's results."""
 
-    model: RetinaNet
-    classes: tuple[str, ...]
-    category_ids: tuple[int, ...]
-    picture_size: tuple[int, int]
-    device: torch.device
-    precision: torch.dtype
+    def __init__(self, run: str | Path, device: str = "auto") -> None:
+        folder = RunFolder(run)
+        recipe = folder.recipe(DetectionRecipe)
+        self.classes, self.category_ids = run_categories(folder)
+        self.device = pick_device(device)
+        fresh = build_detector(recipe.with_changes(init_from=""), len(self.classes))
+        self.model = trained_model(fresh, folder, self.device)
+        self.picture_size = picture_size(recipe)
+        self.precision = pick_precision(recipe.precision, self.device)
+        self.notes: list[str] = []
 
     @torch.no_grad()
     def find(self, images: Sequence[np.ndarray], *, score_threshold: float = 0.05) -> list[Found]:
@@ -70,17 +71,37 @@ class TrainedDetector:
                 found.update(zip(batch, self.find(list(batch.values())), strict=True))
         return found
 
+    def predict(self, pictures: Sequence[str | Path], options: PredictOptions) -> Iterator[Prediction]:
+        """One by one; after the last, results.json is written beside the drawings."""
+        files, out, self.notes = list(picture_files(pictures)), Path(options.out), []
+        out.mkdir(parents=True, exist_ok=True)
+        seen: dict[Path, Found] = {}
+        for file, image, problem in read_pictures(files):
+            if image is None:
+                yield _prediction(file, [], None, problem)
+                continue
+            (found,) = self.find([image], score_threshold=options.min_score)
+            seen[file] = found
+            drawn = out / f"{len(seen):05d}-{file.stem}.png"
+            draw_boxes(image, found, self.classes, min_score=options.min_score).save(drawn)
+            objects = [
+                {"class": self.classes[int(label)], "score": float(score), "box": [float(side) for side in box]}
+                for box, score, label in zip(*found, strict=True)
+            ]
+            yield _prediction(file, objects, drawn)
+        if seen:
+            self._write_results(out / "results.json", seen)
+            self.notes = [f"written to {out / 'results.json'}"]
 
-def load_detector(run: str | Path, device: str = "auto") -> TrainedDetector:
-    """The detector of a run's folder."""
-    folder = RunFolder(run)
-    recipe = RunFolder(run).recipe(DetectionRecipe)
-    names, ids = run_categories(folder)
-    place = pick_device(device)
-    model = build_detector(recipe.with_changes(init_from=""), len(names))
-    load_weights(model, folder.selected_weights(), str(folder.path))
-    size, precision = picture_size(recipe), pick_precision(recipe.precision, place)
-    return TrainedDetector(model.eval().to(place), names, ids, size, place, precision)
+    def _write_results(self, path: Path, seen: dict[Path, Found]) -> None:
+        """COCO's results format, and beside it (`…_images.json`) which number stands for which file and class."""
+        categories = zip(self.category_ids, self.classes, strict=True)
+        legend = {
+            "images": [{"id": number, "file_name": str(file)} for number, file in enumerate(seen, start=1)],
+            "categories": [{"id": number, "name": name} for number, name in categories],
+        }
+        path.write_text(json.dumps(coco_results(enumerate(seen.values(), start=1), self.category_ids)) + "\n")
+        path.with_name(f"{path.stem}_images.json").write_text(json.dumps(legend, indent=1) + "\n")
 
 
 def run_categories(folder: RunFolder) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -104,7 +125,7 @@ def evaluate(
 
     ``split`` is train, val or test; by default val, and of other ``data`` val, test, or all of it where it has neither.
     """
-    detector, recipe = load_detector(run, device), RunFolder(run).recipe(DetectionRecipe)
+    detector, recipe = Detector(run, device), RunFolder(run).recipe(DetectionRecipe)
     origin, sets = _sets_to_measure(recipe, data)
     chosen = split or next(name for name in ("val", "test", "train") if name in sets)
     if chosen not in sets:
@@ -145,54 +166,7 @@ def _sets_to_measure(recipe: DetectionRecipe, data: str) -> tuple[str, dict[str,
     return recipe.data, splits.named
 
 
-class Detector:
-    """A run's selected weights: they draw what they find, and write it as COCO's results."""
-
-    def __init__(self, run: str | Path, device: str = "auto") -> None:
-        self.trained = load_detector(run, device)
-        self.notes: list[str] = []
-
-    def predict(self, pictures: Sequence[str | Path], options: PredictOptions) -> Iterator[Prediction]:
-        """One by one; after the last, results.json is written beside the drawings."""
-        trained, out, self.notes = self.trained, Path(options.out), []
-        files = list(picture_files(pictures))
-        out.mkdir(parents=True, exist_ok=True)
-        seen: dict[Path, Found] = {}
-        for file in files:
-            try:
-                image = read_image_file(file, str(file))
-            except BadImage as bad:
-                yield _prediction(file, [], None, bad.reason)
-                continue
-            (found,) = trained.find([image], score_threshold=options.min_score)
-            seen[file] = found
-            drawn = out / f"{len(seen):05d}-{file.stem}.png"
-            draw_boxes(image, found, trained.classes, min_score=options.min_score).save(drawn)
-            objects = [
-                {"class": trained.classes[int(label)], "score": float(score), "box": [float(side) for side in box]}
-                for box, score, label in zip(*found, strict=True)
-            ]
-            yield _prediction(file, objects, drawn)
-        if seen:
-            write_results(out / "results.json", trained, list(seen), list(seen.values()))
-            self.notes = [f"written to {out / 'results.json'}"]
-
-
 def _prediction(file: Path, objects: list[dict[str, Any]], drawn: Path | None, problem: str = "") -> Prediction:
     words = f"unreadable: {problem}" if problem else f"{len(objects)} found, drawn in {drawn}"
     record = {"name": str(file), "objects": objects, "drawn": drawn and str(drawn), "problem": problem or None}
     return Prediction(str(file), words, record, problem)
-
-
-def write_results(path: Path, detector: TrainedDetector, files: Sequence[Path], found: Sequence[Found]) -> None:
-    """COCO's results format, and beside it (`…_images.json`) which number stands for which file and class."""
-    results = coco_results(enumerate(found, start=1), detector.category_ids)
-    legend = {
-        "images": [{"id": number, "file_name": str(file)} for number, file in enumerate(files, start=1)],
-        "categories": [
-            {"id": number, "name": name} for number, name in zip(detector.category_ids, detector.classes, strict=True)
-        ],
-    }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(results) + "\n")
-    path.with_name(f"{path.stem}_images.json").write_text(json.dumps(legend, indent=1) + "\n")

@@ -173,6 +173,15 @@ def _to_rgb(image: Image.Image, name: str) -> Image.Image:
     return image.convert("RGB")
 
 
+def read_pictures(files: Iterable[Path]) -> Iterator[tuple[Path, np.ndarray | None, str]]:
+    """(file, uint8 [H, W, 3], "") one by one; of those that cannot be read (file, None, why)."""
+    for file in files:
+        try:
+            yield file, read_image_file(file, str(file)), ""
+        except BadImage as bad:
+            yield file, None, bad.reason
+
+
 def picture_files(sources: Iterable[str | Path]) -> Iterator[Path]:
     """The files themselves, and the pictures in folders, sorted."""
     for source in sources:

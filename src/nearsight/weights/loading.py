@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from nearsight.accelerate import accelerate
+from nearsight.runs.folder import RunFolder
+
 
 def load_weights(model: nn.Module, weights: dict[str, Tensor], origin: str, *, new_head: bool = False) -> list[str]:
     """Put ``weights`` into ``model``; every mismatch is named in one error.
@@ -40,6 +43,12 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor], origin: str, *, n
         raise ValueError(f"{origin} does not fit the model: {'; '.join(faults)}")
     model.load_state_dict({name: own[name] if name in fresh else weights[name] for name in own})
     return fresh
+
+
+def trained_model(model: nn.Module, run: RunFolder, device: torch.device) -> nn.Module:
+    """A fresh model of a run with the weights that validation selected, ready to answer."""
+    load_weights(model, run.selected_weights(), str(run.path))
+    return accelerate(model).eval().to(device)
 
 
 def _fits(value: Tensor, own: Tensor) -> bool:
