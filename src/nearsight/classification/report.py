@@ -34,7 +34,7 @@ CAPTIONS = {
     ),
     "Gates": (
         "One line for each head of a gated layer, black is their mean. σ(λ) is the share of its attention that a head "
-        "gives to position, the convolution it was born as; the rest goes by content, and at 0 the head is plain "
+        "gives to position, the convolution it started as; the rest goes by content, and at 0 the head is plain "
         "attention. Gates move slowly: after a few epochs flat lines are expected, and do not mean that nothing was "
         "learned."
     ),

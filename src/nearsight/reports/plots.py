@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from nearsight.analysis.figures.drawing import look
+from nearsight.analysis.figures.drawing import figure_style
 from nearsight.reports.words import measure_words
 from nearsight.text import printable
 
@@ -30,7 +30,7 @@ def png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
-@look()
+@figure_style()
 def curves(records: Sequence[dict[str, Any]], selection: str) -> bytes:
     """Losses, the selected measure on val, and the learning rate, over epochs."""
     training = [record for record in records if record["kind"] == "train"]
@@ -53,7 +53,7 @@ def curves(records: Sequence[dict[str, Any]], selection: str) -> bytes:
     return png(figure)
 
 
-@look()
+@figure_style()
 def side_by_side(runs: Mapping[str, Sequence[dict[str, Any]]], measure: str) -> bytes:
     """Training loss and a measure on val (such as ``top1``) of several runs, over epochs."""
     figure = Figure(figsize=(9, 3.4), layout="constrained")
@@ -71,7 +71,7 @@ def side_by_side(runs: Mapping[str, Sequence[dict[str, Any]]], measure: str) -> 
     return png(figure)
 
 
-@look()
+@figure_style()
 def confusion_matrix(counts: np.ndarray, classes: Sequence[str]) -> bytes:
     """Rows are true classes, columns predictions; shares of the row, with numbers where they can be read."""
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
@@ -93,7 +93,7 @@ def confusion_matrix(counts: np.ndarray, classes: Sequence[str]) -> bytes:
     return png(figure)
 
 
-@look()
+@figure_style()
 def picture_grid(
     pictures: Sequence[np.ndarray], titles: Sequence[str], columns: int = 6, marks: Sequence[Mark] = ()
 ) -> bytes:

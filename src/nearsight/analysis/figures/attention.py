@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nearsight.analysis.figures.drawing import Sheet, draw_map, draw_picture, gate_chip, look, numbers, save
+from nearsight.analysis.figures.drawing import Sheet, draw_map, draw_picture, figure_style, gate_chip, numbers, save
 from nearsight.analysis.pictures import Picture, batch_for, fit_picture, model_size, sample_images
 from nearsight.analysis.views import GlobalView
 from nearsight.analysis.walk import inspectable, looking, num_attention_layers, walk_batches
@@ -22,7 +22,7 @@ CELL, STEP, GAP, HEADING, LIFT = 0.8, 0.06, 0.34, 0.26, 0.05
 WIDEST = 9  # heads that fit beside each other on a page
 
 
-@look()
+@figure_style()
 def figure3(
     model: nn.Module | None,
     image: np.ndarray | None,
@@ -84,7 +84,7 @@ def _fresh_attention(model: VisionTransformer, picture: Picture) -> Tensor:
     return weights[0]
 
 
-@look()
+@figure_style()
 def attention_figure(
     models: Mapping[str, nn.Module],
     pictures: Sequence[tuple[str, np.ndarray]],
@@ -158,7 +158,7 @@ def _draw_rows(sheet: Sheet, part: dict[str, Any], left: float, top: float) -> N
                 axes.set_ylabel(f"layer {row['layer']}", fontsize=7)
 
 
-@look()
+@figure_style()
 def averaged_figure(
     models: Mapping[str, nn.Module],
     pictures: Sequence[tuple[str, np.ndarray]],

@@ -18,7 +18,7 @@ SUFFIXES = (".png", ".svg", ".pdf")
 INK, PALE, RED = "#1b1f24", "#8a929c", "#d7263d"
 MAP_COLORS = "viridis"
 GATE_COLORS = LinearSegmentedColormap.from_list("gate", ["#ffffff", RED])  # content → position, as in Fig. 7
-LOOK: Any = {
+STYLE: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 8,
@@ -44,9 +44,9 @@ LOOK: Any = {
 }
 
 
-def look():
+def figure_style():
     """A context in which figures are made: nothing of matplotlib's global settings is changed for others."""
-    return matplotlib.rc_context(LOOK)
+    return matplotlib.rc_context(STYLE)
 
 
 def save(
@@ -58,7 +58,7 @@ def save(
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"a figure is saved as {', '.join(SUFFIXES)}, not {path.name!r}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with look():
+    with figure_style():
         metadata = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
         figure.savefig(path, dpi=200, facecolor="white", bbox_inches="tight", metadata=metadata[path.suffix.lower()])
     written = [path, path.with_suffix(".json")]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from nearsight.analysis.figures.drawing import INK, head_colors, layer_colors, look, numbers, save
+from nearsight.analysis.figures.drawing import INK, figure_style, head_colors, layer_colors, numbers, save
 from nearsight.runs.folder import RunFolder
 
 
@@ -78,7 +78,7 @@ def gates_figure(runs: Sequence[Curves], path: str | Path, *, title: str = "ConV
     return save(figure, path, data={"figure": title, "runs": [curves.as_data() for curves in runs]}, rows=rows)
 
 
-@look()
+@figure_style()
 def draw_nonlocality(runs: Sequence[Curves], panel: tuple[float, float] = (2.9, 2.5)) -> Figure:
     """One panel (width, height in inches) for each run, one line for each layer."""
     figure = Figure(figsize=(panel[0] * len(runs) + 0.9, panel[1]), layout="constrained")
@@ -96,7 +96,7 @@ def draw_nonlocality(runs: Sequence[Curves], panel: tuple[float, float] = (2.9, 
     return figure
 
 
-@look()
+@figure_style()
 def draw_gates(runs: Sequence[Curves], panel: tuple[float, float] = (1.45, 1.5)) -> Figure:
     """One panel (width, height in inches) for each gated layer, a line for each head, black their mean."""
     gated = [_gates(curves) for curves in runs]

@@ -8,14 +8,14 @@ from matplotlib.colors import TwoSlopeNorm
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from nearsight.analysis.figures.drawing import bare, box, draw_map, draw_picture, look, numbers, save
+from nearsight.analysis.figures.drawing import bare, box, draw_map, draw_picture, figure_style, numbers, save
 from nearsight.analysis.pictures import DEFAULT_SIZE, fit_picture
 from nearsight.analysis.views import LocalView
 from nearsight.analysis.walk import inspectable, looking, walk
 from nearsight.functional import relative_logits
 
 
-@look()
+@figure_style()
 def relative_logits_figure(model: nn.Module, images: Tensor, path: str | Path) -> list[Path]:
     """q·r of every layer and head, averaged over queries and images [B, 3, H, W]: what position alone adds to the
     logits."""
@@ -50,7 +50,7 @@ def relative_logits_figure(model: nn.Module, images: Tensor, path: str | Path) -
     return save(figure, path, data=data, rows=table)
 
 
-@look()
+@figure_style()
 def window_attention_figure(
     model: nn.Module,
     image: tuple[str, np.ndarray],
