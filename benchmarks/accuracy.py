@@ -22,8 +22,10 @@ from torch import Tensor
 
 from nearsight.functional.attention import gated_positional_attention
 from nearsight.functional.local import local_attention, query_key_value
-from nearsight.kernels import gated, local_triton
-from nearsight.kernels.gated_layout import heads_outside
+from nearsight.kernels import gated_positional_attention as gated_kernels
+from nearsight.kernels import local_attention as local_kernels
+from nearsight.kernels.gpsa.joint import LONGEST_ROW
+from nearsight.kernels.gpsa.layout import heads_outside
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 # batch, height, width, heads, head_dim, kernel_size, border, type, content, positions, sets of embeddings, scale
@@ -120,8 +122,12 @@ def compare(case: tuple, compiled: bool, device: torch.device) -> tuple[dict[str
         grad_projected, *grads = torch.autograd.grad(out, leaves, gradient.to(out.dtype))
         return [out, *grad_projected.unbind(3), *grads]
 
-    names = ["output", "query", "value", *["key"] * content, *["row", "col"] * positions]
-    kernel, low, exact = ready(local_triton.run, compiled), run(equation, dtype), run(equation, torch.float64)
+    names = ["output", "query", *["key"] * content, "value", *["row", "col"] * positions]
+    kernel, low, exact = (
+        ready(partial(local_kernels, backend="triton"), compiled),
+        run(equation, dtype),
+        run(equation, torch.float64),
+    )
     return measured(lambda: run(kernel), low, exact, names, poison=not compiled)
 
 
@@ -135,7 +141,7 @@ def compare_gated(case: tuple, compiled: bool, device: torch.device) -> tuple[di
     qkv = torch.randn(batch, grid[0] * grid[1], 3, heads, dim, device=device).to(dtype)
     parameters = [torch.randn(heads, 3, device=device) * 0.3, *(torch.randn(heads, device=device) for _ in range(2))]
     gradient = torch.randn(batch, heads, grid[0] * grid[1], dim, device=device).to(dtype)
-    kernel = ready(gated.gated_positional_attention, compiled)
+    kernel = ready(gated_kernels, compiled)
 
     def run(function, dtype=None) -> list[Tensor]:
         inputs = [x if dtype is None else x.to(dtype) for x in (qkv, *parameters)]
@@ -147,7 +153,7 @@ def compare_gated(case: tuple, compiled: bool, device: torch.device) -> tuple[di
     names = ["output", "query", "key", "value", "v_pos", "gate"]
     low, exact = run(gated_equation, dtype), run(gated_equation, torch.float64)
     ratios, differing = measured(lambda: run(kernel), low, exact, names, poison=not compiled)
-    return ratios, differing if qkv.shape[1] <= gated.LONGEST_ROW else differing & {"output"}
+    return ratios, differing if qkv.shape[1] <= LONGEST_ROW else differing & {"output"}
 
 
 def main() -> None:

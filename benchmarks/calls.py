@@ -22,7 +22,9 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from nearsight.bench.measure import environment
-from nearsight.kernels import gated, local, local_triton, triton_launch
+from nearsight.kernels import gated_positional_attention, local_attention, triton_launch
+from nearsight.kernels.gpsa import fused
+from nearsight.kernels.local import triton as local_triton
 
 CALLS, ROUNDS = 50, 40
 
@@ -56,7 +58,7 @@ def pretend_gpu() -> Iterator[None]:
     """Tensors of the CPU are taken for a GPU's."""
     with (
         mock.patch.object(driver, "_active", pretend_driver()),
-        mock.patch.object(gated, "no_triton_here", nothing_against),
+        mock.patch.object(fused, "no_triton_here", nothing_against),
         mock.patch.object(local_triton, "no_triton_here", nothing_against),
     ):
         yield
@@ -86,9 +88,9 @@ def steps() -> dict[str, Callable[[], object]]:
     projected = torch.randn(1, 4, 4, 3, 8, 32, dtype=torch.bfloat16, requires_grad=True)
     embeddings = [torch.randn(1, 7, 16, requires_grad=True) for _ in range(2)]
     layers = {
-        "GPSA": (lambda: gated.gated_positional_attention(qkv, *positions, grid_size=(4, 4)), [qkv, *positions]),
+        "GPSA": (lambda: gated_positional_attention(qkv, *positions, grid_size=(4, 4)), [qkv, *positions]),
         "local attention": (
-            lambda: local.local_attention(projected, *embeddings, kernel_size=7),
+            lambda: local_attention(projected, *embeddings, kernel_size=7),
             [projected, *embeddings],
         ),
     }

@@ -26,6 +26,7 @@ from .nn import (
     PositionalSelfAttention,
     SelfAttention,
 )
+from .nn.local import packed
 from .nn.positional import _GridAttention
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -105,9 +106,9 @@ class FastLocalSelfAttention2d(LocalSelfAttention2d):
     def project(self, pixels: Tensor) -> Tensor:
         if self.projections != "full":
             return super().project(pixels)
-        bias = None if self.bias is None else self.bias.flatten()
-        shape = (*pixels.shape[:3], self.weight.shape[0], self.num_heads, self.head_dim)
-        return kernels.linear(pixels, self.weight.flatten(0, 1), bias).reshape(shape)
+        weight, bias = packed(self.weight), None if self.bias is None else packed(self.bias).flatten()
+        shape = (*pixels.shape[:3], len(weight), self.num_heads, self.head_dim)
+        return kernels.linear(pixels, weight.flatten(0, 1), bias).reshape(shape)
 
 
 class FastAttentionStem2d(AttentionStem2d):

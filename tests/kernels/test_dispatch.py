@@ -11,6 +11,7 @@ from nearsight.kernels import (
     local_attention,
 )
 from nearsight.kernels.dispatch import Backend, choose, verdicts
+from nearsight.kernels.local.window import Window
 
 
 def needs_even(number: int) -> str | None:
@@ -102,20 +103,20 @@ def test_kinds_of_arguments_that_make_no_sense_are_refused():
 
 
 def test_images_beyond_32_bit_places_are_left_to_others(monkeypatch):
-    local_triton = pytest.importorskip("nearsight.kernels.local_triton")
-    monkeypatch.setattr(local_triton, "no_triton_here", lambda tensor: None)
+    triton = pytest.importorskip("nearsight.kernels.local.triton")
+    monkeypatch.setattr(triton, "no_triton_here", lambda tensor: None)
     small, large = (torch.empty(1, side, side, 3, 8, 8, device="meta") for side in (56, 8192))
-    assert local_triton.refusal(small, kernel_size=7) is None
-    assert "too large for 32-bit places" in local_triton.refusal(large, kernel_size=7)
+    assert triton.refusal(small, None, Window(7)) is None
+    assert "too large for 32-bit places" in triton.refusal(large, None, Window(7))
 
 
 def test_embeddings_of_unlike_sets_are_left_to_the_equation(monkeypatch):
     """The kernels' table has one of both for every head, or one for all."""
-    local_triton = pytest.importorskip("nearsight.kernels.local_triton")
-    monkeypatch.setattr(local_triton, "no_triton_here", lambda tensor: None)
+    triton = pytest.importorskip("nearsight.kernels.local.triton")
+    monkeypatch.setattr(triton, "no_triton_here", lambda tensor: None)
     projected, shared, of_each = torch.empty(1, 4, 4, 3, 2, 8), torch.empty(1, 7, 4), torch.empty(2, 7, 4)
-    assert local_triton.refusal(projected, of_each, of_each, kernel_size=7) is None
-    assert "2 sets of row and 1 of column" in local_triton.refusal(projected, of_each, shared, kernel_size=7)
+    assert triton.refusal(projected, (of_each, of_each), Window(7)) is None
+    assert "2 sets of row and 1 of column" in triton.refusal(projected, (of_each, shared), Window(7))
 
 
 @pytest.mark.parametrize(

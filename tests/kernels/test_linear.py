@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
-from watching import Watching
+from watching_operators import Watching
 
 from nearsight.kernels import explain_linear, linear, linear_layer
 

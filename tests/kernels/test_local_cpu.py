@@ -7,7 +7,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nearsight.functional.local import local_attention as equation
 from nearsight.functional.local import query_key_value
-from nearsight.kernels import local_attention, local_cpu
+from nearsight.kernels import local_attention
+from nearsight.kernels.local import cpu
 
 
 def arguments(height, width, heads, dim, kernel_size, *, sets=1, content=True, positions=True, dtype=torch.float64):
@@ -46,7 +47,7 @@ def test_gradients_are_right_to_the_second_difference(border, kernel_size):
     ],
 )
 def test_values_and_gradients_are_the_equation_s(border, height, width, kernel_size, options, monkeypatch):
-    monkeypatch.setattr(local_cpu, "CHUNK_LOGITS", 1)  # a chunk for every row of tiles
+    monkeypatch.setattr(cpu, "CHUNK_LOGITS", 1)  # a chunk for every row of tiles
     inputs = arguments(height, width, 3, 4, kernel_size, **options)
     ours = local_attention(*inputs, kernel_size=kernel_size, border=border, backend="cpu")
     exact = exact_values(*inputs, kernel_size=kernel_size, border=border)

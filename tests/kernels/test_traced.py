@@ -19,7 +19,11 @@ from torch._library.triton import get_triton_kernels_for_op
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
-from nearsight.kernels import gated, local_triton, triton_launch
+from nearsight.kernels import triton_launch
+from nearsight.kernels.gpsa import fused, joint
+from nearsight.kernels.gpsa.layout import Positions
+from nearsight.kernels.local import triton
+from nearsight.kernels.local.window import Window
 
 GRID, HEADS = (3, 7), 2
 COPYING = {"clone", "copy", "copy_", "select_scatter", "slice_scatter", "as_strided_scatter"}
@@ -78,15 +82,15 @@ def traced(function, *shapes: tuple[int, ...]) -> list[torch.fx.Graph]:
 
 
 def traced_gated(backend) -> list[torch.fx.Graph]:
-    def joined_heads(*inputs):
-        return backend(*inputs, grid_size=GRID).transpose(1, 2).flatten(2)
+    def joined_heads(qkv, *parameters):
+        return backend(qkv, Positions(*parameters, GRID)).transpose(1, 2).flatten(2)
 
     return traced(joined_heads, (2, GRID[0] * GRID[1], 3, HEADS, 48), (HEADS, 3), (HEADS,), (HEADS,))
 
 
 def traced_local(head_dim: int) -> list[torch.fx.Graph]:
     def joined_heads(*inputs):
-        return local_triton.run(*inputs, kernel_size=7).flatten(3)
+        return local(*inputs).flatten(3)
 
     return traced(joined_heads, (2, 5, 9, 3, HEADS, head_dim), *[(1, 7, head_dim // 2)] * 2)
 
@@ -102,8 +106,8 @@ def launches(graph) -> list[tuple[str, list[str]]]:
 @pytest.mark.parametrize(
     ("trace", "which", "expected"),
     [
-        (traced_gated, gated._joint, JOINT),
-        (traced_gated, gated._fused, FUSED),
+        (traced_gated, joint.run, JOINT),
+        (traced_gated, fused.run, FUSED),
         (traced_local, 8, THREADS),
         (traced_local, 16, DENSE),
     ],
@@ -153,20 +157,19 @@ def local_call(batch: int, height: int, width: int) -> tuple[torch.Tensor, ...]:
 def on_grid(backend):
     """A backend of GPSA that takes what `gated_call` gives."""
 
-    def function(*inputs):
-        *tensors, grid = inputs
-        return backend(*tensors, grid_size=grid)
+    def function(qkv, *parameters_and_grid):
+        return backend(qkv, Positions(*parameters_and_grid))
 
     return function
 
 
-def local(*inputs):
-    return local_triton.run(*inputs, kernel_size=7)
+def local(projected, *embeddings):
+    return triton.run(projected, embeddings, Window(7))
 
 
 def test_one_graph_does_for_many_batches(no_gpu):
     calls = [gated_call(batch, GRID) for batch in (2, 3, 4, 5)]
-    assert len(graphs_of(on_grid(gated._joint), *calls)) == 2  # one for the first, one for all others
+    assert len(graphs_of(on_grid(joint.run), *calls)) == 2  # one for the first, one for all others
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -181,13 +184,13 @@ def test_windows_of_other_sizes_are_compiled_for(no_gpu):
     """A number that changes becomes symbolic, which no kernel is compiled for."""
 
     def any_window(projected, size):
-        return local_triton.run(projected, kernel_size=size)
+        return triton.run(projected, None, Window(size))
 
     projected = local_call(2, 5, 9)[0]
     assert len(graphs_of(any_window, *[(projected, size) for size in (3, 5, 7)])) == 3
 
 
-@pytest.mark.parametrize("backend", [gated._joint, gated._fused])
+@pytest.mark.parametrize("backend", [joint.run, fused.run])
 def test_only_the_batch_is_symbolic(backend):
     """Where grids change from call to call torch.compile makes them symbolic; inductor would fail on what is padded."""
     calls = [gated_call(2, GRID), gated_call(3, (5, 4)), gated_call(4, (4, 11))]
@@ -201,7 +204,7 @@ def test_only_the_batch_is_symbolic(backend):
 @pytest.mark.parametrize(
     ("function", "call", "operator"),
     [
-        (on_grid(gated._joint), gated_call(2, GRID), torch.ops.nearsight.gated_weights.default),
+        (on_grid(joint.run), gated_call(2, GRID), torch.ops.nearsight.gated_weights.default),
         (local, local_call(2, 5, 9), torch.ops.nearsight.local_attention.default),
     ],
 )

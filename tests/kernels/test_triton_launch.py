@@ -6,9 +6,9 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from watching import Watching
+from watching_operators import Watching
 
-from nearsight.kernels._local_triton_table import table_kernel
+from nearsight.kernels.local.table_kernels import table_kernel
 from nearsight.kernels.triton_launch import Operator, wrap_triton
 
 

@@ -20,8 +20,8 @@ Border = Literal["mask", "zeros"]
 
 
 def query_key_value(projected: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Query, key and value [B,H,W,n,d] as views of one projection [B,H,W,p,n,d]: query, value and, if p is 3, key."""
-    query, value, *key = projected.unbind(3)
+    """Query, key and value [B,H,W,n,d] as views of one projection [B,H,W,p,n,d]; if p is 2 there is no key."""
+    query, *key, value = projected.unbind(3)
     return query, key[0] if key else None, value
 
 

@@ -1,17 +1,10 @@
 """The equations of `functional`, faster, behind one dispatch; `backend=` forces one. Attention takes q, k, v packed."""
 
-import torch
-
-from . import arithmetic
-from .dispatch import HAS_TRITON, Verdict
-from .gated import explain_gated_positional_attention, gated_positional_attention
+from .dispatch import Verdict
+from .gpsa import explain_gated_positional_attention, gated_positional_attention
 from .linear_layer import explain_linear, linear
 from .local import explain_local_attention, local_attention
 from .stem import spatially_aware_values
-
-arithmetic.register(torch.ops.nearsight)
-if HAS_TRITON:
-    arithmetic.register_triton(torch.ops.nearsight)
 
 __all__ = [
     "Verdict",

@@ -43,7 +43,7 @@ def no_triton_here(tensor: Tensor) -> str | None:
     return _device_trouble(tensor.get_device())
 
 
-def nothing_against(*arguments: Any, **options: Any) -> None:
+def nothing_against(*arguments: Any) -> None:
     """What a backend says that can always run."""
     return None
 
@@ -59,6 +59,15 @@ class Backend:
     refusal: Callable[..., str | None]
     run: Callable[..., Tensor]
     reservation: Callable[..., str | None] = nothing_against
+
+
+def without_triton(name: str) -> Backend:
+    """What stands for a backend of Triton kernels where Triton is not installed."""
+
+    def run(tensor: Tensor, *others: Any) -> Tensor:
+        raise ValueError(f"backend {name!r} cannot run: {no_triton_here(tensor)}")
+
+    return Backend(name, lambda tensor, *others: no_triton_here(tensor), run)
 
 
 @dataclass(frozen=True)
@@ -86,30 +95,25 @@ def named(backends: Sequence[Backend], name: str) -> Backend:
     return by_name[name]
 
 
-def choose(backends: Sequence[Backend], forced: str | None, *arguments: Any, **options: Any) -> Backend:
+def choose(backends: Sequence[Backend], forced: str | None, *arguments: Any) -> Backend:
     """The first backend with nothing against it, or the `forced` one; ValueError when that one cannot run."""
     if forced is None:
-        able = (backend for backend in backends if backend.refusal(*arguments, **options) is None)
+        able = (backend for backend in backends if backend.refusal(*arguments) is None)
         first = next(able)
-        if first.reservation(*arguments, **options) is None:
+        if first.reservation(*arguments) is None:
             return first
-        return next((one for one in able if one.reservation(*arguments, **options) is None), first)
+        return next((one for one in able if one.reservation(*arguments) is None), first)
     backend = named(backends, forced)
-    refusal = backend.refusal(*arguments, **options)
+    refusal = backend.refusal(*arguments)
     if refusal is not None:
         raise ValueError(f"backend {forced!r} cannot run here: {refusal}; without `backend` one that can is taken")
     return backend
 
 
-def verdicts(backends: Sequence[Backend], *arguments: Any, **options: Any) -> list[Verdict]:
+def verdicts(backends: Sequence[Backend], *arguments: Any) -> list[Verdict]:
     """What every backend says about one call, in order of preference."""
-    chosen = choose(backends, None, *arguments, **options)
+    chosen = choose(backends, None, *arguments)
     return [
-        Verdict(
-            backend.name,
-            backend.refusal(*arguments, **options),
-            backend.reservation(*arguments, **options),
-            chosen=backend is chosen,
-        )
-        for backend in backends
+        Verdict(one.name, one.refusal(*arguments), one.reservation(*arguments), chosen=one is chosen)
+        for one in backends
     ]

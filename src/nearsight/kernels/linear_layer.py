@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.flop_counter import register_flop_formula
 
 from .compat import exporting, plain_operators_needed
 from .dispatch import Backend, Verdict, choose, nothing_against, verdicts
@@ -95,6 +96,20 @@ def _backward(ctx, gradient):
 
 
 linear_operator.register_autograd(_backward, setup_context=_setup_context)
+
+
+def _flops(x_shape, weight_shape) -> int:
+    return 2 * math.prod(x_shape) * weight_shape[0]
+
+
+@register_flop_formula(torch.ops.nearsight.linear)
+def _(x, weight, bias, out_shape=None, **_):
+    return _flops(x, weight)
+
+
+@register_flop_formula(torch.ops.nearsight.linear_backward)
+def _(gradient, x, weight, for_x, for_weight, for_bias, out_shape=None, **_):
+    return (for_x + for_weight) * _flops(x, weight)
 
 
 def _run(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -13,7 +13,9 @@ from .compat import intercepted, profiled, readable
 
 # torch.compile's caches on disk know a graph by its operators and their arguments, not by what the backward pass
 # launches: with this among them, no kernel of an earlier installation is ever launched.
-EDITION = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
+EDITION = hashlib.sha256(
+    b"".join(file.read_bytes() for file in sorted(Path(__file__).parent.rglob("*.py")))
+).hexdigest()
 
 
 def wrap_triton(kernel: Callable[..., Any]) -> Any:

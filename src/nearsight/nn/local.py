@@ -96,7 +96,7 @@ class LocalSelfAttention2d(nn.Module):
         self.start = start
         self.positions, self.content, self.projections, self.backend = positions, content, projections, backend
 
-        parts = 3 if content else 2  # query, value and, with content, key
+        parts = 3 if content else 2  # query, value and, with content, key: the order of checkpoints, see `packed`
         groups = num_heads if projections == "grouped" else 1
         self.weight = nn.Parameter(torch.empty(parts, out_channels, in_channels // groups))
         self.bias = nn.Parameter(torch.empty(parts, out_channels)) if bias else None
@@ -169,13 +169,14 @@ class LocalSelfAttention2d(nn.Module):
         return self._finish(equations.apply_local_weights(weights, value, stride)), weights
 
     def project(self, pixels: Tensor) -> Tensor:
-        """[B,H,W,in] → query, value and, with content, key side by side: [B,H,W,2 or 3,heads,d]."""
-        shape = (*pixels.shape[:3], self.weight.shape[0], self.num_heads, self.head_dim)
-        bias = None if self.bias is None else self.bias.flatten()
+        """[B,H,W,in] → query, key (with content) and value side by side: [B,H,W,2 or 3,heads,d]."""
+        weight = packed(self.weight)
+        shape = (*pixels.shape[:3], len(weight), self.num_heads, self.head_dim)
+        bias = None if self.bias is None else packed(self.bias).flatten()
         if self.projections == "full":
-            return F.linear(pixels, self.weight.flatten(0, 1), bias).reshape(shape)
+            return F.linear(pixels, weight.flatten(0, 1), bias).reshape(shape)
         grouped = pixels.unflatten(-1, (self.num_heads, -1))
-        weight = self.weight.unflatten(1, (self.num_heads, self.head_dim))
+        weight = weight.unflatten(1, (self.num_heads, self.head_dim))
         projected = torch.einsum("bhwni,pndi->bhwpnd", grouped, weight)
         return projected if bias is None else projected + bias.reshape(shape[3:])
 
@@ -192,6 +193,17 @@ class LocalSelfAttention2d(nn.Module):
             f"num_heads={self.num_heads}, positions={self.positions!r}, content={self.content}, "
             f"border={self.border!r}, projections={self.projections!r}"
         )
+
+
+def packed(parameter: Tensor) -> Tensor:
+    """Query, value and key, as checkpoints hold a parameter, in the order (query, key, value) of all projections.
+
+    The copy is small beside the projection. The parameter keeps its order, or old checkpoints would load and be wrong.
+    """
+    if len(parameter) == 2:
+        return parameter
+    query, value, key = parameter.unbind(0)
+    return torch.stack((query, key, value))
 
 
 def sinusoidal_positions(shape: tuple[int, ...] | torch.Size, *, device=None, dtype=None) -> Tensor:

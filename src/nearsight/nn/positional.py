@@ -138,7 +138,7 @@ class GatedPositionalSelfAttention(_GridAttention):
             out_dim=out_dim, head_dim=head_dim, qkv_bias=qkv_bias, proj_drop=proj_drop,
             locality_strength=locality_strength, init=init, centers_on_patches=centers_on_patches,
         )  # fmt: skip
-        require_backend(kernels.gated.BACKENDS, backend)
+        require_backend(kernels.gpsa.BACKENDS, backend)
         self.initial_gate, self.backend = gate, backend
         self.gate = nn.Parameter(torch.full((num_heads,), float(gate)), requires_grad=train_gate)
 

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Triton kernels that make GPSA's positional weights from v_pos and the gates, and lead gradients back to them.
+"""Triton kernels that make GPSA's positional weights from v_pos and the gates, and their gradients.
 
     weights[i, j] = g · P[i, j],   P[i, ·] = softmax_j(a‖δ‖² + b δ_row + c δ_col),   g = σ(λ),   share = 1 − g
 
@@ -84,3 +84,44 @@ def sum_partials(partial, gate, grad_share, grad_v_pos, grad_gate, programs, PRO
     to_gate = tl.sum(tl.load(at + 3, mask=known, other=0.0)) - tl.load(grad_share + head)
     value = tl.load(gate + head).to(tl.float32)
     tl.store(grad_gate + head, to_gate * tl.sigmoid(value) * tl.sigmoid(-value))
+
+
+@triton.jit
+def _weight_gradient(
+    gradient, value, partial,
+    gradient_image, gradient_head, gradient_place, value_image, value_head, value_place,
+    batch, num_heads, tokens, weight_cols, tiles, images,
+    UNIT: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, SIDE: tl.constexpr,
+):  # fmt: skip
+    """partial[share, h, i, j] = Σ_b Σ_d ∂out[b, i, h, d] · value[b, j, h, d] over this share's `images` images.
+
+    Strides are in units of UNIT elements.
+    """
+    program = tl.program_id(0)
+    tile_col = program % tiles
+    tile_row = (program // tiles) % tiles
+    head = (program // tiles // tiles) % num_heads
+    share = program // tiles // tiles // num_heads
+    row = tile_row * SIDE + tl.arange(0, SIDE)
+    col = tile_col * SIDE + tl.arange(0, SIDE)
+    channel = tl.arange(0, D)
+    first = share * images
+    gradient += (first.to(tl.int64) * gradient_image + head * gradient_head) * UNIT
+    gradient += row[:, None] * (gradient_place * UNIT) + channel[None, :]
+    value += (first.to(tl.int64) * value_image + head * value_head) * UNIT
+    value += col[None, :] * (value_place * UNIT) + channel[:, None]
+    known_row = (row[:, None] < tokens) & (channel[None, :] < HEAD_DIM)
+    known_col = (col[None, :] < tokens) & (channel[:, None] < HEAD_DIM)
+
+    result = tl.zeros([SIDE, SIDE], tl.float32)
+    for _ in range(first, tl.minimum(first + images, batch)):
+        left = tl.load(gradient, mask=known_row, other=0.0)
+        right = tl.load(value, mask=known_col, other=0.0)
+        result = tl.dot(left, right, result)
+        gradient += gradient_image * UNIT
+        value += value_image * UNIT
+
+    at = partial + (share * num_heads + head).to(tl.int64) * tokens * weight_cols
+    tl.store(
+        at + row[:, None] * weight_cols + col[None, :], result, (row[:, None] < tokens) & (col[None, :] < weight_cols)
+    )

@@ -13,7 +13,7 @@ pytest.importorskip("triton")
 
 import nearsight.kernels  # noqa: F401 (it brings the operators)
 
-SCRIPT = Path(__file__).with_name("interpreted.py")
+SCRIPT = Path(__file__).with_name("interpreted_local.py")
 LOCAL = (
     "threads_bfloat16", "threads_float32_heads", "threads_even_window", "threads_no_content",
     "dense_heads", "dense_padded_channels", "dense_no_content", "dense_even_window", "dense_wide_window",

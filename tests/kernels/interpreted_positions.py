@@ -1,6 +1,6 @@
 """GPSA's positional weights by Triton's interpreter against the equation in float64; prints JSON.
 
-Started by test_gated_positions.py in a process of its own: the interpreter must be asked for before Triton is imported.
+Started by test_gpsa_positions.py in a process of its own: the interpreter must be asked for before Triton is imported.
 Memory that torch hands out uninitialised is filled with NaN, so that an element no kernel wrote shows.
 """
 
@@ -12,7 +12,7 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 
 from nearsight.functional.attention import positional_weights
-from nearsight.kernels import gated_positions
+from nearsight.kernels.gpsa import positions
 
 torch.use_deterministic_algorithms(True)
 GRIDS = {"odd": (3, 7), "prime": (5, 13), "flat": (1, 19), "one": (1, 1)}
@@ -36,7 +36,7 @@ def case(height: int, width: int, heads: int = 3) -> dict[str, tuple[float, floa
     gradients = torch.randn(heads, tokens, tokens), torch.randn(heads)
 
     leaves = [x.clone().requires_grad_() for x in parameters]
-    weights, share = gated_positions.gated_weights(*leaves, height, width, torch.float32, "")
+    weights, share = positions.gated_weights(*leaves, height, width, torch.float32, "")
     assert not weights[:, :, tokens:].any(), "the columns beyond the keys must be zeros"
     padded = torch.nn.functional.pad(gradients[0], (0, weights.shape[-1] - tokens), value=3.0)
     v_pos, bias, gate = torch.autograd.grad((weights, share), leaves, (padded, gradients[1]))
@@ -50,11 +50,11 @@ def case(height: int, width: int, heads: int = 3) -> dict[str, tuple[float, floa
 
 if __name__ == "__main__":
     torch.manual_seed(int(os.environ["NEARSIGHT_TEST_SEED"]))
-    gated_positions.ELEMENTS = 64  # several tiles even at these sizes
+    positions.ELEMENTS = 64  # several tiles even at these sizes
     results = {name: case(*grid) for name, grid in GRIDS.items()}
     arguments = (torch.randn(2, 3), torch.randn(2), torch.randn(2))
     torch.library.opcheck(
-        gated_positions.gated_weights.registered, (*(x.requires_grad_() for x in arguments), 3, 5, torch.float16, ""),
+        positions.gated_weights.registered, (*(x.requires_grad_() for x in arguments), 3, 5, torch.float16, ""),
         test_utils=("test_schema", "test_faketensor"),
     )  # fmt: skip
     print(json.dumps(results))

@@ -1,6 +1,6 @@
 """GPSA's joint kernels run by Triton's interpreter on the CPU, compared with the equation in float64; prints JSON.
 
-Started by test_gated_joint.py in a process of its own: the interpreter must be asked for before Triton is imported.
+Started by test_gpsa_joint.py in a process of its own: the interpreter must be asked for before Triton is imported.
 Memory that torch hands out uninitialised is filled with NaN, so that an element no kernel wrote shows.
 """
 
@@ -12,12 +12,13 @@ from functools import partial
 os.environ["TRITON_INTERPRET"] = "1"
 
 import torch
-from watching import same_bits_torchs_way, takes_no_gradient_for_none
+from watching_operators import same_bits_torchs_way, takes_no_gradient_for_none
 
 from nearsight.functional.attention import gated_positional_attention
-from nearsight.kernels import _gated_triton_plans as plans
-from nearsight.kernels import gated, gated_joint, gated_triton
-from nearsight.kernels._gated_triton_plans import ColumnsPlan, ForwardPlan, RowsPlan
+from nearsight.kernels.gpsa import joint, positions
+from nearsight.kernels.gpsa import joint_plans as plans
+from nearsight.kernels.gpsa.joint_plans import ColumnsPlan, ForwardPlan, RowsPlan
+from nearsight.kernels.gpsa.layout import Positions
 
 # Padded keys and queries go through -inf and inf before they are dropped.
 warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
@@ -63,7 +64,7 @@ def case(name: str) -> dict[str, tuple[float, float]]:
         return [out, *grads[0].unbind(2), torch.cat([grad.flatten() for grad in grads[1:]])]
 
     def ours(qkv, v_pos, gate):
-        return gated._joint(qkv, v_pos, torch.zeros(heads), gate, grid_size=grid, scale=scale)
+        return joint.run(qkv, Positions(v_pos, torch.zeros(heads), gate, grid), scale)
 
     def equation(qkv, *parameters):
         return gated_positional_attention(*qkv.permute(2, 0, 3, 1, 4), *parameters, grid_size=grid, scale=scale)
@@ -91,17 +92,17 @@ def operators() -> dict[str, dict[str, str]]:
     weights, share = torch.rand(2, 15, 16, dtype=torch.float16), torch.rand(2)
     inputs = [x.detach().requires_grad_() for x in (qkv, weights, share)]
     with torch.no_grad():
-        _, log_sum = gated_joint.attend_gated(*inputs, 0.25, True)
+        _, log_sum = joint.attend_gated(*inputs, 0.25, True)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     check = partial(torch.library.opcheck, test_utils=checks, raise_exception=False)
-    forward = check(gated_joint.attend_gated.registered, (*inputs, 0.25, True))
-    assert takes_no_gradient_for_none(gated_joint.attend_gated(*inputs, 0.25, True)[0], inputs)
+    forward = check(joint.attend_gated.registered, (*inputs, 0.25, True))
+    assert takes_no_gradient_for_none(joint.attend_gated(*inputs, 0.25, True)[0], inputs)
     gradient = torch.randn(1, 2, 15, 16, dtype=torch.float16)
     constants = (gradient, *(x.detach() for x in inputs), log_sum, 0.25)
-    return {"forward": forward, "backward": check(gated_joint.attend_gated_backward.registered, constants)}
+    return {"forward": forward, "backward": check(joint.attend_gated_backward.registered, constants)}
 
 
 if __name__ == "__main__":
     torch.manual_seed(int(os.environ["NEARSIGHT_TEST_SEED"]))
-    gated_triton.SIDE = 16  # several tiles even at these sizes
+    positions.SIDE = 16  # several tiles even at these sizes
     print(json.dumps({"operators": operators(), **{name: case(name) for name in CASES}}, default=str))

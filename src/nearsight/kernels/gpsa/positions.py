@@ -1,14 +1,23 @@
-"""GPSA's positional weights on the GPU, from v_pos and the gates in one launch, as an operator."""
+"""GPSA's positional weights P on the GPU, which `joint` and `fused` share: made in one launch, and their gradients."""
 
 import torch
 from torch import Tensor
 
-from ._gated_triton_positions import make_weights, sum_partials, weights_backward
-from .sizes import ceil_div, next_power_of_2
-from .triton_launch import Operator, wrap_triton
+from ..sizes import ceil_div, next_power_of_2
+from ..triton_launch import EDITION, Operator, wrap_triton
+from .layout import Positions, known_sizes, places, stride_unit
+from .positions_kernels import _weight_gradient, make_weights, sum_partials, weights_backward
 
 ALIGNMENT = 16
 ELEMENTS = 2048  # of a program's tile
+SIDE, GRADIENT_WARPS, GRADIENT_STAGES = 128, 4, 3
+PROGRAMS_WANTED = 528  # four for each multiprocessor of a large device
+
+
+def weights_and_share(positions: Positions, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """σ(λ) · P in `dtype` and 1 − σ(λ)."""
+    v_pos, pos_bias, gate, grid_size = positions
+    return gated_weights(v_pos, pos_bias, gate, *grid_size, dtype, EDITION)
 
 
 def _tiling(tokens: int, cols: int) -> tuple[int, int, int]:
@@ -87,3 +96,21 @@ def _backward(ctx, grad_weights, grad_share):
 
 
 gated_weights.register_autograd(_backward, setup_context=_setup_context)
+
+
+def weight_gradient(gradient: Tensor, value: Tensor, weights: Tensor) -> Tensor:
+    """∂weights = Σ_b ∂out · vᵀ in float32, as large as `weights`; channels of `gradient` and `value` are dense."""
+    batch, num_heads, tokens, head_dim = known_sizes(value)
+    tiles = ceil_div(tokens, SIDE)
+    shares = max(1, min(batch, PROGRAMS_WANTED // (num_heads * tiles * tiles)))
+    images = ceil_div(batch, shares)
+    shares = ceil_div(batch, images)
+    weight_shares = value.new_empty(shares, *weights.shape, dtype=torch.float32)
+    unit = stride_unit(gradient, value)
+    wrap_triton(_weight_gradient)[(shares * num_heads * tiles * tiles,)](
+        gradient, value, weight_shares, *places(gradient, unit), *places(value, unit),
+        batch, num_heads, tokens, weights.shape[2], tiles, images,
+        UNIT=unit, HEAD_DIM=head_dim, D=max(16, next_power_of_2(head_dim)), SIDE=SIDE,
+        num_warps=GRADIENT_WARPS, num_stages=GRADIENT_STAGES,
+    )  # fmt: skip
+    return weight_shares.sum(dim=0)

@@ -10,17 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..geometry import window_padding
-from ._local_triton_backward import backward_key_value_kernel, backward_query_kernel
-from ._local_triton_dense import (
-    dense_backward_key_value_kernel,
-    dense_backward_query_kernel,
-    dense_forward_kernel,
-)
-from ._local_triton_forward import forward_kernel
-from ._local_triton_table import embedding_gradient_kernel, table_gradient_kernel, table_kernel
-from .sizes import ceil_div, next_power_of_2, smaller
-from .triton_launch import wrap_triton
+from ...geometry import window_padding
+from ..sizes import ceil_div, next_power_of_2, smaller
+from ..triton_launch import wrap_triton
+from .dense import dense_forward_kernel
+from .dense_backward import dense_backward_key_value_kernel, dense_backward_query_kernel
+from .table_kernels import embedding_gradient_kernel, table_gradient_kernel, table_kernel
+from .threads import forward_kernel
+from .threads_backward import backward_key_value_kernel, backward_query_kernel
 
 VECTOR_BYTES = 16
 PROGRAMS_WANTED = 528  # four for each multiprocessor of a large device

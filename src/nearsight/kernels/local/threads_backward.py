@@ -1,10 +1,22 @@
 # mypy: ignore-errors
-"""The backward kernels of local attention: ∂query with ∂table, and ∂key with ∂value, each by gathering."""
+"""The backward kernels of the tiling `Threads`: ∂query with ∂table, and ∂key with ∂value, each by gathering."""
 
 import triton
 import triton.language as tl
 
-from ._local_triton_shared import LOG2_E, channels_of, dot, embedding, in_words, load_pixels, which_program, wide
+from .threads import (
+    LOG2_E,
+    channels_of,
+    column_terms,
+    dot,
+    embedding,
+    in_words,
+    load_pixels,
+    tile_of,
+    which_program,
+    wide,
+    windows_of,
+)
 
 
 @triton.jit
@@ -23,14 +35,11 @@ def backward_query_kernel(
     """
     P: tl.constexpr = ROWS * GROUPS
     SLOTS: tl.constexpr = HEADS * D // VEC
-    PART: tl.constexpr = PIXEL // (2 + HAS_KEY)  # from query to value, and from value to key
     image, tile_row, tile_col, head_block = which_program(head_blocks)
     channel, exists = channels_of(head_block, num_heads, HEADS, D, HEAD_DIM, FULL)
     word, word_exists = channels_of(head_block, num_heads, HEADS, D // PACK, HEAD_DIM // PACK, FULL)
     slot = head_block * SLOTS + tl.arange(0, SLOTS)[None, :]
-    pixels = tl.arange(0, P)[:, None]
-    row = tile_row * ROWS + pixels // GROUPS
-    first_col = (tile_col * GROUPS + pixels % GROUPS) * COLS
+    row, first_col = tile_of(tile_row, tile_col, ROWS, GROUPS, COLS)
     pixel = row * width + first_col
     table_width = num_heads * HEAD_DIM
     area = image * height * width
@@ -41,10 +50,7 @@ def backward_query_kernel(
     delta += area * (head_blocks * SLOTS)
 
     projected = in_words(projected, PACK) + area * PIXEL
-    first_seen = projected + ((pixel - BEFORE * width - BEFORE) * PIXEL + word)
-    query = projected + (pixel * PIXEL + word)
-    value = first_seen + PART
-    key = first_seen + 2 * PART
+    query, key, value = windows_of(projected, pixel, width, word, PIXEL, BEFORE, HAS_KEY)
 
     queries = ()
     grad_outputs = ()
@@ -68,20 +74,15 @@ def backward_query_kernel(
         grad_outputs += (grad_out,)
         grad_queries += (tl.zeros([P, HEADS, D // VEC, VEC], tl.float32),)
 
-    col_terms = ()  # [u · COLS + i]
+    col_terms = column_terms(
+        queries, table, channel, exists, table_width, first_col, width,
+        K, BEFORE, P, HEADS, D, VEC, FULL, COLS, HAS_POSITION, MASK,
+    )  # fmt: skip
     col_sums = ()
     all_row_sums = ()  # [t · COLS + i]
-    for u in tl.static_range(K):
-        for i in tl.static_range(COLS):
-            term = tl.zeros([P, HEADS], tl.float32)
-            if HAS_POSITION:
-                term = dot(queries[i], embedding(table, K + u, channel, exists, table_width, P, HEADS, D, VEC, FULL))
-            if MASK:
-                at_col = first_col + (i + u - BEFORE)
-                term = tl.where((at_col >= 0) & (at_col < width), term, float("-inf"))
-            col_terms += (term,)
-            col_sums += (tl.zeros([P, HEADS], tl.float32),)
-            all_row_sums += (tl.zeros([P, HEADS], tl.float32),)
+    for _ in tl.static_range(K * COLS):
+        col_sums += (tl.zeros([P, HEADS], tl.float32),)
+        all_row_sums += (tl.zeros([P, HEADS], tl.float32),)
 
     for t in range(K):
         row_inside = (row + t >= BEFORE) & (row + t < height + BEFORE)
@@ -191,14 +192,12 @@ def backward_key_value_kernel(
     SLOTS: tl.constexpr = HEADS * D // VEC
     AFTER: tl.constexpr = K - 1 - BEFORE
     WIDTH: tl.constexpr = HEADS * D
-    PART: tl.constexpr = PIXEL // (2 + HAS_KEY)  # from query to value, and from value to key
+    PART: tl.constexpr = PIXEL // (2 + HAS_KEY)  # from query to key, and from key to value
     image, tile_row, tile_col, head_block = which_program(head_blocks)
     channel, exists = channels_of(head_block, num_heads, HEADS, D, HEAD_DIM, FULL)
     word, word_exists = channels_of(head_block, num_heads, HEADS, D // PACK, HEAD_DIM // PACK, FULL)
     slot = head_block * SLOTS + tl.arange(0, SLOTS)[None, :]
-    pixels = tl.arange(0, P)[:, None]
-    row = tile_row * ROWS + pixels // GROUPS
-    first_col = (tile_col * GROUPS + pixels % GROUPS) * COLS
+    row, first_col = tile_of(tile_row, tile_col, ROWS, GROUPS, COLS)
     pixel = row * width + first_col
     area = image * height * width
     table_width = num_heads * HEAD_DIM
@@ -207,8 +206,8 @@ def backward_key_value_kernel(
     first_seen = pixel + BEFORE * width - AFTER
     projected = in_words(projected, PACK) + area * PIXEL
     query = projected + (first_seen * PIXEL + word)
-    value = projected + PART + (pixel * PIXEL + word)
-    key = projected + 2 * PART + (pixel * PIXEL + word)
+    key = projected + PART + (pixel * PIXEL + word)
+    value = projected + (1 + HAS_KEY) * PART + (pixel * PIXEL + word)
     grad_output = in_words(grad_output, PACK) + area * (table_width // PACK)
     grad_output += first_seen * (table_width // PACK) + word
     lse += area * stat_width + (first_seen * stat_width + slot)
@@ -276,8 +275,8 @@ def backward_key_value_kernel(
         stored = (row < height) & (first_col + i < width)
         mask = stored if FULL else stored & exists
         at = area * (PIXEL * PACK) + ((pixel + i) * (PIXEL * PACK) + channel)
-        grad_value = grad_projected + PART * PACK + at
+        grad_key = grad_projected + PART * PACK + at
+        grad_value = grad_key + HAS_KEY * PART * PACK
         tl.store(grad_value, tl.reshape(grad_values[i], [P, WIDTH]).to(grad_projected.dtype.element_ty), mask)
         if HAS_KEY:
-            grad_key = grad_value + PART * PACK
             tl.store(grad_key, tl.reshape(grad_keys[i], [P, WIDTH]).to(grad_projected.dtype.element_ty), mask)

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-SCRIPT = Path(__file__).with_name("positions_interpreted.py")
+SCRIPT = Path(__file__).with_name("interpreted_positions.py")
 
 
 def test_weights_and_gradients_are_as_exact_as_the_equation_in_float32():

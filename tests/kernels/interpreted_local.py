@@ -2,8 +2,8 @@
 
 Torch's own checks of the operators are there too.
 
-Started by test_triton.py in a process of its own: the interpreter must be asked for before Triton is imported. Memory
-that torch hands out uninitialised is filled with NaN, so that an element no kernel wrote shows.
+Started by test_local_triton.py in a process of its own: the interpreter must be asked for before Triton is imported.
+Memory that torch hands out uninitialised is filled with NaN, so that an element no kernel wrote shows.
 """
 
 import json
@@ -17,10 +17,12 @@ os.environ["TRITON_INTERPRET"] = "1"
 import torch
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
-from watching import same_bits_torchs_way, takes_no_gradient_for_none
+from watching_operators import same_bits_torchs_way, takes_no_gradient_for_none
 
 from nearsight.functional.local import local_attention, query_key_value
-from nearsight.kernels import _local_triton_launch, gated_triton, local_triton
+from nearsight.kernels.gpsa import fused, positions
+from nearsight.kernels.local import launch, triton
+from nearsight.kernels.local.window import Window
 
 # Threads beyond the image divide zero by zero; what they compute is never stored.
 warnings.filterwarnings("ignore", category=RuntimeWarning, module="triton")
@@ -51,6 +53,10 @@ def equation(projected: torch.Tensor, *embeddings: torch.Tensor, **options) -> t
     return local_attention(*query_key_value(projected), *embeddings, **options)
 
 
+def kernels(projected: torch.Tensor, *embeddings: torch.Tensor, kernel_size: int, border: str) -> torch.Tensor:
+    return triton.run(projected, embeddings or None, Window(kernel_size, border=border))
+
+
 def local_case(name: str) -> dict[str, tuple[float, float]]:
     """Relative errors of the output and of every gradient: the kernels', and the equation's in the same type."""
     batch, height, width, heads, dim, size, border, dtype, content, positions, sets = LOCAL[name]
@@ -70,12 +76,12 @@ def local_case(name: str) -> dict[str, tuple[float, float]]:
     # oneDNN is left out: its half-precision kernels need instructions that some virtual machines announce and lack.
     with torch.backends.mkldnn.flags(enabled=False):
         low = run(equation, torch.bfloat16 if coarse else dtype)
-    with mock.patch.dict(_local_triton_launch.TERM_PARTS, {torch.float16: 1} if coarse else {}):
-        ours = run(local_triton.run)
+    with mock.patch.dict(launch.TERM_PARTS, {torch.float16: 1} if coarse else {}):
+        ours = run(kernels)
         operators = ("local_attention", "local_attention_backward")
-        assert same_bits_torchs_way(lambda: run(local_triton.run), ours, *operators), name
+        assert same_bits_torchs_way(lambda: run(kernels), ours, *operators), name
     results = zip(ours, low, run(equation, torch.float64), strict=True)
-    names = ["output", "query", "value", *["key"] * content, *["row", "col"] * positions]
+    names = ["output", "query", *["key"] * content, "value", *["row", "col"] * positions]
     errors = {n: (error(ours, exact), error(low, exact)) for n, (ours, low, exact) in zip(names, results, strict=True)}
     if dtype == torch.bfloat16:
         # Triton's interpreter cannot multiply bfloat16 matrices, by which the embeddings' gradient is computed.
@@ -90,10 +96,10 @@ def mix_case(name: str) -> dict[str, float]:
     )
     weights, scale = torch.rand(heads, tokens, tokens, dtype=torch.float16), torch.rand(heads)
     leaves = [x.detach().requires_grad_() for x in (content, value, weights, scale)]
-    out = gated_triton.mix_positions(leaves[0], leaves[1], F.pad(leaves[2], (0, -tokens % 16)), leaves[3])
+    out = fused.mix_positions(leaves[0], leaves[1], F.pad(leaves[2], (0, -tokens % 16)), leaves[3])
     ours = [out, *torch.autograd.grad(out, leaves, gradient)]
     padded = F.pad(leaves[2], (0, -tokens % 16))
-    lean = checkpoint(gated_triton.mix_positions, *leaves[:2], padded, leaves[3], use_reentrant=False)
+    lean = checkpoint(fused.mix_positions, *leaves[:2], padded, leaves[3], use_reentrant=False)
     assert torch.equal(torch.autograd.grad(lean, leaves, gradient)[0], ours[1])
     leaves = [x.detach().double().requires_grad_() for x in (content, value, weights, scale)]
     out = leaves[3][:, None, None] * leaves[0] + leaves[2] @ leaves[1]
@@ -109,16 +115,16 @@ def operators() -> dict[str, dict[str, str]]:
     inputs = [x.requires_grad_() for x in (projected, *embeddings)]
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
     check = partial(torch.library.opcheck, test_utils=checks, raise_exception=False)
-    forward = check(local_triton.local_attention.registered, (*inputs, 3, True, True, ""))
-    assert takes_no_gradient_for_none(local_triton.run(*inputs, kernel_size=3), inputs)
+    forward = check(triton.local_attention.registered, (*inputs, 3, True, True, ""))
+    assert takes_no_gradient_for_none(kernels(*inputs, kernel_size=3, border="mask"), inputs)
     constants = [x.detach() for x in inputs]
-    output, lse = local_triton.local_attention(*constants, 3, True, True, "")
+    output, lse = triton.local_attention(*constants, 3, True, True, "")
     given = (torch.randn_like(output), *constants, output, lse, 3, True)
-    return {"forward": forward, "backward": check(local_triton.local_attention_backward.registered, given)}
+    return {"forward": forward, "backward": check(triton.local_attention_backward.registered, given)}
 
 
 if __name__ == "__main__":
     torch.manual_seed(int(os.environ["NEARSIGHT_TEST_SEED"]))
-    gated_triton.ROWS = gated_triton.SIDE = gated_triton.DEPTH = 16  # several tiles even at these sizes
+    fused.ROWS = positions.SIDE = fused.DEPTH = 16  # several tiles even at these sizes
     compared = {"local": {n: local_case(n) for n in LOCAL}, "mix": {n: mix_case(n) for n in MIX}}
     print(json.dumps({"operators": operators(), **compared}, default=str))

@@ -1,6 +1,6 @@
-"""Local attention on the GPU: launches of the Triton kernels, as operators that torch.compile and autograd know.
+"""The backend `triton`: local attention on the GPU, as operators that torch.compile and autograd know.
 
-Query, value and key come packed as one projection makes them, [B, H, W, 2 or 3, n, d], and their gradient goes back in
+Query, key and value come packed as one projection makes them, [B, H, W, 2 or 3, n, d], and their gradient goes back in
 one tensor of that shape. Only the projection, the output and the log-sum-exp of every query and head are kept for the
 backward pass: nothing k²-sized touches memory.
 """
@@ -11,9 +11,12 @@ from functools import cache
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
-from ..functional.local import Border
-from ._local_triton_launch import (
+from ..dispatch import Backend, no_triton_here
+from ..sizes import next_power_of_2
+from ..triton_launch import EDITION, Operator
+from .launch import (
     Dense,
     Layout,
     Threads,
@@ -24,9 +27,7 @@ from ._local_triton_launch import (
     launch_forward,
     make_table,
 )
-from .dispatch import no_triton_here
-from .sizes import next_power_of_2
-from .triton_launch import EDITION, Operator
+from .window import Embeddings, Window, local_attention_flops
 
 SUPPORTED_TYPES = (torch.float16, torch.bfloat16, torch.float32)
 LARGEST_HEAD_DIM = 128
@@ -146,29 +147,31 @@ def _backward(ctx, grad_output, _):
 local_attention.register_autograd(_backward, setup_context=_setup_context)
 
 
-def refusal(
-    projected: Tensor,
-    row_embedding: Tensor | None = None,
-    col_embedding: Tensor | None = None,
-    *,
-    kernel_size: int,
-    stride: int = 1,
-    border: Border = "mask",
-) -> str | None:
+@register_flop_formula(torch.ops.nearsight.local_attention)
+def _(projected, row, col, kernel_size, mask, save_lse, edition, out_shape=None, **_):
+    return local_attention_flops(projected, kernel_size, row is not None)
+
+
+@register_flop_formula(torch.ops.nearsight.local_attention_backward)
+def _(grad, projected, row, col, output, lse, kernel_size, mask, out_shape=None, **_):
+    return 2 * local_attention_flops(projected, kernel_size, row is not None)
+
+
+def refusal(projected: Tensor, embeddings: Embeddings, window: Window) -> str | None:
     """Why these kernels cannot run on these arguments, or None."""
-    refusal = no_triton_here(projected)
-    if refusal is not None:
-        return refusal
-    if stride != 1:
-        return f"stride {stride} is not 1"
+    reason = no_triton_here(projected)
+    if reason is not None:
+        return reason
+    if window.stride != 1:
+        return f"stride {window.stride} is not 1"
     if projected.dtype not in SUPPORTED_TYPES:
         return f"the projection is {projected.dtype}; float16, bfloat16 or float32 is needed"
     if projected.shape[-1] > LARGEST_HEAD_DIM:
         return f"head dimension {projected.shape[-1]} exceeds {LARGEST_HEAD_DIM}"
-    if kernel_size > LARGEST_KERNEL_SIZE:
-        return f"kernel size {kernel_size} exceeds {LARGEST_KERNEL_SIZE}"
-    if row_embedding is not None and col_embedding is not None and len(row_embedding) != len(col_embedding):
-        return f"there are {len(row_embedding)} sets of row and {len(col_embedding)} of column embeddings"
+    if window.kernel_size > LARGEST_KERNEL_SIZE:
+        return f"kernel size {window.kernel_size} exceeds {LARGEST_KERNEL_SIZE}"
+    if embeddings is not None and len(embeddings[0]) != len(embeddings[1]):
+        return f"there are {len(embeddings[0])} sets of row and {len(embeddings[1])} of column embeddings"
     if projected.numel() == 0:
         return "there is nothing to compute"
     batch, height, width, num_parts, num_heads, head_dim = projected.shape
@@ -182,16 +185,10 @@ def refusal(
     return None
 
 
-def run(
-    projected: Tensor,
-    row_embedding: Tensor | None = None,
-    col_embedding: Tensor | None = None,
-    *,
-    kernel_size: int,
-    stride: int = 1,
-    border: Border = "mask",
-) -> Tensor:
-    """Local attention by the Triton kernels; arguments as in `local.local_attention`."""
-    inputs = (projected, row_embedding, col_embedding)
-    save_lse = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
-    return local_attention(*inputs, kernel_size, border == "mask", save_lse, EDITION)[0]
+def run(projected: Tensor, embeddings: Embeddings, window: Window) -> Tensor:
+    row, col = embeddings or (None, None)
+    save_lse = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (projected, row, col))
+    return local_attention(projected, row, col, window.kernel_size, window.border == "mask", save_lse, EDITION)[0]
+
+
+TRITON = Backend("triton", refusal, run)

@@ -14,10 +14,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.flop_counter import register_flop_formula
 
-from ..functional.local import Border, query_key_value
-from ..geometry import window_padding
-from .compat import plain_operators_needed
+from ...functional.local import query_key_value
+from ...geometry import window_padding
+from ..compat import plain_operators_needed
+from ..dispatch import Backend
+from .window import Embeddings, Window, local_attention_flops
 
 TILE = 4
 CHUNK_LOGITS = 1 << 19  # two megabytes of float32: a core's share of the cache
@@ -272,37 +275,33 @@ def _backward(ctx, grad_output):
 local_attention_cpu.register_autograd(_backward, setup_context=_setup_context)
 
 
-def refusal(
-    projected: Tensor,
-    row_embedding: Tensor | None = None,
-    col_embedding: Tensor | None = None,
-    *,
-    kernel_size: int,
-    stride: int = 1,
-    border: Border = "mask",
-) -> str | None:
+@register_flop_formula(torch.ops.nearsight.local_attention_cpu)
+def _(projected, row, col, kernel_size, mask, out_shape=None, **_):
+    return local_attention_flops(projected, kernel_size, row is not None)
+
+
+@register_flop_formula(torch.ops.nearsight.local_attention_cpu_backward)
+def _(grad, projected, row, col, kernel_size, mask, out_shape=None, **_):
+    return 2 * local_attention_flops(projected, kernel_size, row is not None)
+
+
+def refusal(projected: Tensor, embeddings: Embeddings, window: Window) -> str | None:
     """Why the tiled products cannot run on these arguments, or None."""
-    refusal = plain_operators_needed()
-    if refusal is not None:
-        return refusal
+    reason = plain_operators_needed()
+    if reason is not None:
+        return reason
     if projected.device.type != "cpu":
         return f"the tensors are on {projected.device.type}, not on the CPU"
-    if stride != 1:
-        return f"stride {stride} is not 1"
+    if window.stride != 1:
+        return f"stride {window.stride} is not 1"
     if projected.numel() == 0:
         return "there is nothing to compute"
     return None
 
 
-def run(
-    projected: Tensor,
-    row_embedding: Tensor | None = None,
-    col_embedding: Tensor | None = None,
-    *,
-    kernel_size: int,
-    stride: int = 1,
-    border: Border = "mask",
-) -> Tensor:
-    """Local attention by tiles; arguments as in `local.local_attention`."""
-    operator = torch.ops.nearsight.local_attention_cpu
-    return operator(projected, row_embedding, col_embedding, kernel_size, border == "mask")
+def run(projected: Tensor, embeddings: Embeddings, window: Window) -> Tensor:
+    row, col = embeddings or (None, None)
+    return torch.ops.nearsight.local_attention_cpu(projected, row, col, window.kernel_size, window.border == "mask")
+
+
+CPU = Backend("cpu", refusal, run)

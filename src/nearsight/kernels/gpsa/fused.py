@@ -1,17 +1,20 @@
-"""GPSA's positional half on the GPU: launches of the Triton kernels, as operators."""
+"""The backend `fused`: torch's fused attention for content, then one kernel that multiplies by P and mixes."""
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.flop_counter import register_flop_formula
 
-from ._gated_triton_kernels import _mix, _weight_gradient
-from .gated_layout import dense_channels, known_sizes, places, positions_outside, stride_unit
-from .sizes import ceil_div, next_power_of_2
-from .triton_launch import Operator, wrap_triton
+from ..dispatch import Backend, no_triton_here
+from ..sizes import ceil_div, next_power_of_2
+from ..triton_launch import Operator, wrap_triton
+from .fused_kernels import _mix
+from .layout import Positions, dense_channels, heads_outside, known_sizes, places, positions_outside
+from .plain import dense_reservation
+from .positions import weight_gradient, weights_and_share
 
-ROWS, DEPTH, MIX_WARPS = 128, 32, 4
-SIDE, GRADIENT_WARPS = 128, 4
-STAGES = 3
-PROGRAMS_WANTED = 528  # four for each multiprocessor of a large device
+LARGEST_FUSED = 8192  # positions whose N×N weights of 32 heads have 32-bit places
+ROWS, DEPTH, WARPS, STAGES = 128, 32, 4, 3
 
 
 def _launch_mix(
@@ -27,7 +30,7 @@ def _launch_mix(
         *places(output.transpose(1, 2)), *places(other.transpose(1, 2)),
         num_heads, tokens, *weights.shape[1:], tiles,
         HEAD_DIM=head_dim, D=max(16, next_power_of_2(head_dim)), ROWS=ROWS, DEPTH=DEPTH, BACKWARD=backward,
-        num_warps=MIX_WARPS, num_stages=STAGES,
+        num_warps=WARPS, num_stages=STAGES,
     )  # fmt: skip
 
 
@@ -35,7 +38,7 @@ def _launch_mix(
 def mix_positions(content: Tensor, value: Tensor, weights: Tensor, scale: Tensor) -> Tensor:
     """scale·content + weights·value: content and value [B, n, N, d], weights [n, N, M], scale [n] → [B, n, N, d].
 
-    The weights' columns beyond N are zeros up to M, a multiple of 16: see `gated_positions`.
+    The weights' columns beyond N are zeros up to M, a multiple of 16: see `positions`.
     """
     content, value = dense_channels(content), dense_channels(value)
     output = positions_outside(value)
@@ -47,24 +50,6 @@ def mix_positions(content: Tensor, value: Tensor, weights: Tensor, scale: Tensor
 @mix_positions.register_fake
 def _(content, value, weights, scale):
     return positions_outside(value).transpose(1, 2)
-
-
-def weight_gradient(gradient: Tensor, value: Tensor, weights: Tensor) -> Tensor:
-    """∂weights = Σ_b ∂out · vᵀ in float32, as large as `weights`; channels of `gradient` and `value` are dense."""
-    batch, num_heads, tokens, head_dim = known_sizes(value)
-    tiles = ceil_div(tokens, SIDE)
-    shares = max(1, min(batch, PROGRAMS_WANTED // (num_heads * tiles * tiles)))
-    images = ceil_div(batch, shares)
-    shares = ceil_div(batch, images)
-    weight_shares = value.new_empty(shares, *weights.shape, dtype=torch.float32)
-    unit = stride_unit(gradient, value)
-    wrap_triton(_weight_gradient)[(shares * num_heads * tiles * tiles,)](
-        gradient, value, weight_shares, *places(gradient, unit), *places(value, unit),
-        batch, num_heads, tokens, weights.shape[2], tiles, images,
-        UNIT=unit, HEAD_DIM=head_dim, D=max(16, next_power_of_2(head_dim)), SIDE=SIDE,
-        num_warps=GRADIENT_WARPS, num_stages=STAGES,
-    )  # fmt: skip
-    return weight_shares.sum(dim=0)
 
 
 def _gradients(
@@ -110,3 +95,44 @@ def _backward(ctx, gradient):
 
 
 mix_positions.register_autograd(_backward, setup_context=_setup_context)
+
+
+def _flops(value_shape) -> int:
+    """P v; what the backward pass computes again is left out."""
+    batch, num_heads, tokens, head_dim = value_shape
+    return 2 * batch * num_heads * tokens * tokens * head_dim
+
+
+@register_flop_formula(torch.ops.nearsight.mix_positions)
+def _(content, value, weights, scale, out_shape=None, **_):
+    return _flops(value)
+
+
+@register_flop_formula(torch.ops.nearsight.mix_positions_backward)
+def _(gradient, content, value, weights, scale, out_shape=None, **_):
+    return 2 * _flops(value)
+
+
+def refusal(qkv: Tensor, positions: Positions, scale: float | None = None) -> str | None:
+    reason = no_triton_here(qkv)
+    if reason is not None:
+        return reason
+    if qkv.dtype not in (torch.float16, torch.bfloat16):
+        return f"values are {qkv.dtype}; float16 or bfloat16 is needed"
+    if qkv.shape[-1] > 128:
+        return f"head dimension {qkv.shape[-1]} exceeds 128"
+    if qkv.numel() == 0:
+        return "there is nothing to compute"
+    if qkv.shape[1] > LARGEST_FUSED:
+        return f"{qkv.shape[1]} positions make N×N weights of 32-bit places too large; {LARGEST_FUSED} do not"
+    return None
+
+
+def run(qkv: Tensor, positions: Positions, scale: float | None = None) -> Tensor:
+    weights, share = weights_and_share(positions, qkv.dtype)
+    query, key, value = heads_outside(qkv)
+    content = F.scaled_dot_product_attention(query, key, value, scale=scale)
+    return mix_positions(content, value, weights, share)
+
+
+FUSED = Backend("fused", refusal, run, dense_reservation)

@@ -1,5 +1,5 @@
 # mypy: ignore-errors
-"""Triton kernels of GPSA's positional half: one product with the batch-free weights P, mixed into the content's output.
+"""The Triton kernel of the backend `fused`: a product with the batch-free weights P, mixed into the content's output.
 
     out[b, i, h] = scale[h] · content[b, i, h] + Σ_j P[h, i, j] · value[b, j, h]
 
@@ -59,44 +59,3 @@ def _mix(
         result += factor * from_content
     at = output + image * output_image + head * output_head + row[:, None] * output_place + channel
     tl.store(at, result.to(output.dtype.element_ty), known)
-
-
-@triton.jit
-def _weight_gradient(
-    gradient, value, partial,
-    gradient_image, gradient_head, gradient_place, value_image, value_head, value_place,
-    batch, num_heads, tokens, weight_cols, tiles, images,
-    UNIT: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, SIDE: tl.constexpr,
-):  # fmt: skip
-    """partial[share, h, i, j] = Σ_b Σ_d ∂out[b, i, h, d] · value[b, j, h, d] over this share's `images` images.
-
-    Strides are in units of UNIT elements.
-    """
-    program = tl.program_id(0)
-    tile_col = program % tiles
-    tile_row = (program // tiles) % tiles
-    head = (program // tiles // tiles) % num_heads
-    share = program // tiles // tiles // num_heads
-    row = tile_row * SIDE + tl.arange(0, SIDE)
-    col = tile_col * SIDE + tl.arange(0, SIDE)
-    channel = tl.arange(0, D)
-    first = share * images
-    gradient += (first.to(tl.int64) * gradient_image + head * gradient_head) * UNIT
-    gradient += row[:, None] * (gradient_place * UNIT) + channel[None, :]
-    value += (first.to(tl.int64) * value_image + head * value_head) * UNIT
-    value += col[None, :] * (value_place * UNIT) + channel[:, None]
-    known_row = (row[:, None] < tokens) & (channel[None, :] < HEAD_DIM)
-    known_col = (col[None, :] < tokens) & (channel[:, None] < HEAD_DIM)
-
-    result = tl.zeros([SIDE, SIDE], tl.float32)
-    for _ in range(first, tl.minimum(first + images, batch)):
-        left = tl.load(gradient, mask=known_row, other=0.0)
-        right = tl.load(value, mask=known_col, other=0.0)
-        result = tl.dot(left, right, result)
-        gradient += gradient_image * UNIT
-        value += value_image * UNIT
-
-    at = partial + (share * num_heads + head).to(tl.int64) * tokens * weight_cols
-    tl.store(
-        at + row[:, None] * weight_cols + col[None, :], result, (row[:, None] < tokens) & (col[None, :] < weight_cols)
-    )

@@ -1,8 +1,23 @@
-"""How the tensors of GPSA lie in memory: views and empty tensors of the layouts its backends share."""
+"""What the backends of GPSA are called with, and how its tensors lie in memory."""
 
 import math
+from typing import NamedTuple
 
 from torch import Tensor
+
+from ...geometry import Grid
+
+
+class Positions(NamedTuple):
+    """What makes the positional weights P and mixes them with content, for n heads on one grid."""
+
+    v_pos: Tensor
+    """[n, 3] over (‖δ‖², δ_row, δ_col)."""
+    pos_bias: Tensor
+    """[n]."""
+    gate: Tensor
+    """λ [n]."""
+    grid_size: Grid
 
 
 def heads_outside(qkv: Tensor) -> tuple[Tensor, ...]:

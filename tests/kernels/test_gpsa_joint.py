@@ -11,10 +11,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 pytest.importorskip("triton")
 
-from nearsight.kernels._gated_triton_plans import FORWARD, forward_plan, spans, tiling
-from nearsight.kernels.gated_layout import stride_unit
+from nearsight.kernels.gpsa.joint_plans import FORWARD, forward_plan, spans, tiling
+from nearsight.kernels.gpsa.layout import stride_unit
 
-SCRIPT = Path(__file__).with_name("gated_interpreted.py")
+SCRIPT = Path(__file__).with_name("interpreted_joint.py")
 CASES = (
     "odd_rectangle", "prime_row", "one_tile", "padded", "all_tiles_of_an_image", "all_tiles_with_a_rest",
     "plans_in_use", "plans_in_use_48",

@@ -3,7 +3,7 @@
 from functools import cache
 from typing import NamedTuple
 
-from .sizes import ceil_div, next_power_of_2
+from ..sizes import ceil_div, next_power_of_2
 
 SMALLEST = 16  # the least side of a tile that tensor cores multiply
 

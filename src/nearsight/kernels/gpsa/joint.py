@@ -1,4 +1,4 @@
-"""GPSA whole on the GPU, content and position in one kernel: launches of the Triton kernels, as operators.
+"""The backend `joint`: content and position of GPSA in one GPU kernel each way.
 
 What kernels write is fresh and given to them whole, never as views: torch.compile would copy around a view.
 """
@@ -8,11 +8,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import register_flop_formula
 
-from . import _gated_triton_plans as plans
-from ._gated_triton_backward import by_columns, by_rows
-from ._gated_triton_forward import over_tiles
-from .gated_layout import (
+from ..dispatch import Backend
+from ..triton_launch import Operator, wrap_triton
+from . import fused
+from . import joint_plans as plans
+from .joint_kernels import by_columns, by_rows, over_tiles
+from .layout import (
+    Positions,
     dense_channels,
     heads_outside,
     known_sizes,
@@ -21,9 +25,10 @@ from .gated_layout import (
     positions_outside,
     stride_unit,
 )
-from .gated_triton import weight_gradient
-from .triton_launch import Operator, wrap_triton
+from .positions import weight_gradient, weights_and_share
 
+LARGEST_HEAD = 64  # channels that the kernel's tiles have room for
+LONGEST_ROW = 256  # keys of a 16×16 grid: the kernel holds a row of them in registers
 LOG2_E = 1.4426950408889634
 
 
@@ -152,3 +157,42 @@ def _backward(ctx, gradient, _):
 
 
 attend_gated.register_autograd(_backward, setup_context=_setup_context)
+
+
+def _flops(qkv_shape) -> int:
+    """q kᵀ, and the product with v: position is added to its weights. What backward computes again is left out."""
+    batch, tokens, _, num_heads, head_dim = qkv_shape
+    return 4 * batch * num_heads * tokens * tokens * head_dim
+
+
+@register_flop_formula(torch.ops.nearsight.attend_gated)
+def _(qkv, weights, share, scale, keep, out_shape=None, **_):
+    return _flops(qkv)
+
+
+@register_flop_formula(torch.ops.nearsight.attend_gated_backward)
+def _(gradient, qkv, weights, share, log_sum, scale, out_shape=None, **_):
+    return 2 * _flops(qkv)
+
+
+def refusal(qkv: Tensor, positions: Positions, scale: float | None = None) -> str | None:
+    reason = fused.refusal(qkv, positions, scale)
+    if reason is not None:
+        return reason
+    if qkv.shape[-1] > LARGEST_HEAD:
+        return f"head dimension {qkv.shape[-1]} exceeds {LARGEST_HEAD}"
+    if qkv.shape[1] > LONGEST_ROW:
+        return f"a row of {qkv.shape[1]} keys is not held at once; {LONGEST_ROW} are"
+    if scale is not None and scale <= 0:
+        return f"scale {scale} is not positive"
+    return None
+
+
+def run(qkv: Tensor, positions: Positions, scale: float | None = None) -> Tensor:
+    weights, share = weights_and_share(positions, qkv.dtype)
+    keep = torch.is_grad_enabled() and any(x.requires_grad for x in (qkv, weights, share))
+    scale = qkv.shape[-1] ** -0.5 if scale is None else float(scale)
+    return attend_gated(qkv, weights, share, scale, keep)[0]
+
+
+JOINT = Backend("joint", refusal, run)
