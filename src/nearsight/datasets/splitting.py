@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from nearsight.datasets.labelled import LabelledImages, LabelledSplits, subset
-from nearsight.images.imageset import Splits, name_ranks
+from nearsight.images.imageset import Images, Splits, name_ranks
 from nearsight.images.unreadable import BadImage
 from nearsight.text import printable
 
@@ -42,6 +42,15 @@ def group_by_split(paths: Iterable[Path], root: Path) -> dict[str, list[Path]]:
     return {split: groups[split] for split in ("train", "val", "test") if split in groups}
 
 
+def check_parts(kind: str, parts: Mapping[str, Images], classes_of: Callable[[Images], object]) -> None:
+    """There are training images, and the other parts have their classes."""
+    if "train" not in parts:
+        raise ValueError(f"{kind}: no training split among {', '.join(parts) or 'nothing'}; name one part 'train'")
+    for split, images in parts.items():
+        if classes_of(images) != classes_of(parts["train"]):
+            raise ValueError(f"{kind}: train and {split} disagree about the classes")
+
+
 def make_splits(
     kind: str,
     parts: dict[str, LabelledImages],
@@ -55,8 +64,7 @@ def make_splits(
     """
     if not 0 <= val_fraction < 1:
         raise ValueError(f"val_fraction must be in [0, 1), got {val_fraction}")
-    if "train" not in parts:
-        raise ValueError(f"{kind}: no training split among {', '.join(parts) or 'nothing'}; name one part 'train'")
+    check_parts(kind, parts, lambda images: images.classes)
     train, val, test = parts["train"], parts.get("val"), parts.get("test")
     _check_classes(kind, parts)
     if val is not None:
@@ -162,8 +170,6 @@ def _check_classes(kind: str, parts: dict[str, LabelledImages]) -> None:
     if len(train) == 0:
         raise ValueError(f"{kind}: no images to train on")
     for split, images in parts.items():
-        if images.classes != train.classes:
-            raise ValueError(f"{kind}: train and {split} disagree about the classes")
         if len(images) == 0:
             raise ValueError(f"{kind}: the {split} split has no images; fill it or remove it")
     present = np.bincount(train.labels, minlength=len(train.classes))

@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from nearsight.datasets.archive import ARCHIVE_SUFFIXES, first_names, unpacked
-from nearsight.datasets.splitting import SPLIT_WORDS, split_word
+from nearsight.datasets.splitting import SPLIT_WORDS, check_parts, split_word
 from nearsight.detection.coco_files import looks_like_coco, read_coco
 from nearsight.detection.dataset import BoxCollector, DetectionSet, DetectionSplits, hold_out, read_text
 from nearsight.detection.voc_files import read_voc
@@ -115,11 +115,7 @@ def _read(path: Path) -> tuple[str, dict[str, BoxCollector]]:
 
 def _finish(parts: DetectionParts, seed: int, val_fraction: float) -> DetectionSplits:
     kind, sets = parts.kind, dict(parts.sets)
-    if "train" not in sets:
-        raise ValueError(f"{kind}: no training split among {', '.join(sets)}; name one part 'train'")
-    for split, images in sets.items():
-        if (images.classes, images.category_ids) != (sets["train"].classes, sets["train"].category_ids):
-            raise ValueError(f"{kind}: train and {split} disagree about the classes")
+    check_parts(kind, sets, lambda images: (images.classes, images.category_ids))
     if not sets["train"].num_learnable:
         raise ValueError(f"{kind}: the training images have no boxes at all")
     how = "val as given"
