@@ -1,17 +1,17 @@
 """Counts every model on the meta device and writes src/nearsight/costs.json, which `nearsight models` prints.
 
-python scripts/count_models.py        # after a model was added or changed: half a minute
+python scripts/count_models.py        # after a model was added or changed: a minute
 """
 
 import json
 from pathlib import Path
 
-import nearsight.models
-from nearsight.cost import model_cost
-from nearsight.models import list_models
+import nearsight
+from nearsight import list_models
+from nearsight.cli.models import count
 
 if __name__ == "__main__":
     path = Path(nearsight.__file__).with_name("costs.json")
-    lines = [f" {json.dumps(name)}: {json.dumps(model_cost(name))}" for name in list_models()]
+    lines = [f" {json.dumps(name)}: {json.dumps(count(name))}" for name in list_models()]
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     print(f"{len(lines)} models written to {path}")

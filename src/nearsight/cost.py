@@ -13,6 +13,7 @@ papers, two ways of counting, found by fitting the rows they print:
 
 import copy
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +21,6 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from nearsight.models.embed import PatchEmbed
 from nearsight.models.registry import create_model
 from nearsight.models.resnet import ResNet
 from nearsight.models.size import as_pair
@@ -68,10 +68,12 @@ def cost_by_name(name: str, img_size: int | tuple[int, int] | None = None, **arg
     return count_cost(model, own_size(model) if img_size is None else img_size, model.in_chans)
 
 
-def model_cost(name: str, img_size: int | tuple[int, int] | None = None) -> dict[str, Any]:
-    """What `nearsight models` shows of a registered model: input, parameters, operations in both papers' ways."""
+def model_cost(
+    name: str, img_size: int | tuple[int, int] | None = None, create: Callable[[str], nn.Module] = create_model
+) -> dict[str, Any]:
+    """What `nearsight models` shows of a model: input, parameters, operations in both papers' ways."""
     with torch.device("meta"):
-        model = create_model(name)
+        model = create(name)
     size = own_size(model) if img_size is None else as_pair(img_size)
     cost = count_cost(model, size)
     row: dict[str, Any] = {"input": list(size), "parameters": cost.parameters, "flops": cost.flops}
@@ -98,8 +100,6 @@ def module_multiply_adds(model: VisionTransformer, img_size: int | tuple[int, in
             total += output.numel() * (module.in_features + (module.bias is not None))
         elif isinstance(module, nn.Conv2d):
             total += output.numel() * (module.weight[0].numel() + (module.bias is not None))
-        elif isinstance(module, PatchEmbed):  # which does not call its convolution
-            total += output.numel() * (module.proj.weight[0].numel() + 1)
         elif isinstance(module, nn.LayerNorm):
             total += 2 * output.numel()
         elif isinstance(module, nn.GELU):

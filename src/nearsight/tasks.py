@@ -84,7 +84,7 @@ class TaskKind:
 
     name: str
     help: str
-    """What is learned from what, in one line."""
+    """The data, and what learns from it."""
     recipe: type
     recipes: Mapping[str, Any]
     default_recipe: str
@@ -98,6 +98,8 @@ class TaskKind:
     """Whether a data source is for this task; cheap, and False for what is not there."""
     open_task: Callable[..., Any]
     """(recipe, *, fit_batch=False) → engine.task.Task; its `recipe` is the one that is used."""
+    complete_recipe: Callable[..., Any] = lambda recipe, run: recipe
+    """(recipe, run folder) → the recipe with what it takes from the run it starts from, or has on record."""
     evaluate: Callable[..., Evaluation]
     """(run, data="", *, split="", device="auto", options=None) → Evaluation."""
     load: Callable[..., Predictor]

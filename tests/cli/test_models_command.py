@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from nearsight.cli.models import CHOICES, models
+from nearsight import create_model, list_models
+from nearsight.cli.models import CHOICES, count, models
 from nearsight.cost import count_cost, module_multiply_adds
-from nearsight.models import create_model, list_models
 from nearsight.recipes.files import resolve_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -31,10 +31,17 @@ def test_lists_models_beside_their_papers(tmp_path):
     assert rows[1]["reported"]["source"] == "SASA, Table 1"
 
 
+def test_lists_detectors_with_what_they_cost(tmp_path, capsys):
+    assert models("retinanet_resnet5*", json=tmp_path / "models.json") == 0
+    assert re.search(r"retinanet_resnet50 +640 +33\.40M +182\.33B", capsys.readouterr().out)
+    (row,) = json.loads((tmp_path / "models.json").read_text())
+    assert row == {"name": "retinanet_resnet50", **count("retinanet_resnet50")}
+
+
 def test_a_choice_is_guided_by_models_that_exist(monkeypatch, capsys):
     assert {name for _, name, _ in CHOICES} <= set(list_models())
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setattr("nearsight.models.list_models", lambda pattern: ["convit_nano_32"])
+    monkeypatch.setattr("nearsight.list_models", lambda pattern: ["convit_nano_32"])
     assert models() == 0
     printed = capsys.readouterr().out
     assert all(name in printed for _, name, _ in CHOICES)
@@ -48,6 +55,7 @@ def test_what_is_said_of_the_choices_is_so():
             return module_multiply_adds(create_model(name), (side, side))
 
     assert resolve_recipe().model == "convit_micro_64"
+    assert resolve_recipe("retinanet_small").model == "retinanet_sasa_resnet26_convstem_attention"
     assert 0.3 < operations("convit_nano_64", 64) / operations("convit_micro_64", 64) < 0.4
     assert round(operations("convit_small", 224) / operations("convit_tiny", 224)) == 5
     assert round(operations("convit_base", 224) / operations("convit_tiny", 224)) == 16

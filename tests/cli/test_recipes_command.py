@@ -3,11 +3,11 @@
 import pytest
 
 from nearsight.classification.recipes import CLASSIFICATION_RECIPES
-from nearsight.cli.recipe_options import DEFAULT_RECIPE
 from nearsight.cli.recipes import recipes
 from nearsight.cli.verbs import app
 from nearsight.recipes.files import resolve_recipe
 from nearsight.recipes.named import named_recipe
+from nearsight.tasks import task_kind
 
 
 def rows(printed):
@@ -20,7 +20,7 @@ def wide(monkeypatch):
 
 
 def test_the_default_is_what_train_starts_from():
-    assert resolve_recipe() == named_recipe(DEFAULT_RECIPE)
+    assert resolve_recipe() == named_recipe(task_kind("classification").default_recipe)
 
 
 def test_every_recipe_side_by_side_where_they_differ(wide, capsys):

@@ -1,6 +1,7 @@
 """Detection through the engine: learning, resuming, warm starts, and the verbs."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -9,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from cyclopts import CycloptsError
 from PIL import Image
+from verbs import nearsight
 
 from nearsight.classification.model import build_classifier
-from nearsight.cli import detect
 from nearsight.detection.coco_metrics import Found, Truth
 from nearsight.detection.model import build_detector, with_backbone_options
 from nearsight.detection.report import draw_boxes
@@ -283,11 +285,24 @@ def test_the_benchmark_on_bccd_runs(tmp_path):
     assert 0 <= content["runs"][0]["test"]["mAP50"] <= 1
 
 
-def train_verb(folder, data="bccd", **arguments):
+def train_verb(folder, data="bccd", **changes):
     options = "{layers: [1, 1, 1, 1], width_multiplier: 0.25, channels: 16, head_depth: 1, smallest_anchor: 16}"
-    fields = [f"model_options={options}", "warmup_epochs=0.1", "report=false", "channels-last=false", "bad_images=0.1"]
-    usual = {"model": "retinanet_resnet26", "image_size": 96, "epochs": 1, "batch": 6, "device": "cpu"}
-    return detect.train(data, run=folder, fields=fields, **{**usual, **arguments})
+    usual = {"model": "retinanet_resnet26", "model-options": options, "image-size": 96, "epochs": 1, "batch": 6}
+    usual |= {"warmup-epochs": 0.1, "bad-images": 0.1, "device": "cpu", **changes}
+    words = [f"--{name}={value}" for name, value in usual.items()]
+    return nearsight("train", data, "--run", folder, "--no-report", "--no-channels-last", *words)
+
+
+def refused(capsys, *words):
+    """What is said of a mistake: one line, with exit code 2."""
+    capsys.readouterr()
+    with pytest.raises((SystemExit, ValueError)) as stopped:
+        nearsight(*words)
+    if isinstance(stopped.value, ValueError):
+        return str(stopped.value)
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    return line
 
 
 @pytest.fixture(scope="module")
@@ -297,10 +312,13 @@ def finished_run(tmp_path_factory):
     return folder
 
 
-def test_the_verbs_eval_and_predict(finished_run, tmp_path, capsys):
-    assert detect.evaluate(finished_run, split="test", results=tmp_path / "r.json", device="cpu") == 0
+def test_the_verbs_eval_and_predict(finished_run, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "300")
+    words = ("eval", finished_run, "--split", "test", "--results", tmp_path / "r.json", "--device", "cpu")
+    assert nearsight(*words) == 0
     said = capsys.readouterr().out
-    assert "mAP50" in said
+    assert "test: mAP50 0." in said
+    assert "Platelets: mAP " in said
     assert said.startswith("bccd: test, 12 images with ")
     results = json.loads((tmp_path / "r.json").read_text())
     assert all(set(entry) == {"image_id", "category_id", "bbox", "score"} for entry in results)
@@ -308,8 +326,15 @@ def test_the_verbs_eval_and_predict(finished_run, tmp_path, capsys):
     picture.parent.mkdir()
     Image.fromarray(np.full((50, 70, 3), 128, np.uint8)).save(picture)
     (tmp_path / "in" / "b.png").write_bytes(b"broken")
-    assert detect.predict(finished_run, str(tmp_path / "in"), out=tmp_path / "out", min_score=0.0, device="cpu") == 0
-    assert "b.png: not read" in capsys.readouterr().out
+    words = ("predict", finished_run, tmp_path / "in", "--out", tmp_path / "out", "--min-score", 0, "--device", "cpu")
+    assert nearsight(*words) == 1  # one of the pictures is broken
+    said = capsys.readouterr().out
+    assert re.search(r"b\.png +│ unreadable: not an image", said)
+    assert f"written to {tmp_path / 'out' / 'results.json'}" in said
+    assert nearsight(*words, "--json") == 1
+    first, second = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert first["problem"] is None
+    assert "not an image" in second["problem"]
     with Image.open(tmp_path / "out" / "00001-a.png") as drawn:
         assert drawn.size == (70, 50)
     legend = json.loads((tmp_path / "out" / "results_images.json").read_text())
@@ -342,14 +367,13 @@ def test_other_data_is_measured_whole(finished_run, tmp_path, capsys):
             path.unlink()
     (alone,) = other.rglob("*.json")
     for data, split in ((other, "test"), (alone, "train")):  # a file that names no part is all training images
-        assert detect.evaluate(finished_run, str(data), device="cpu") == 0
+        assert nearsight("eval", finished_run, data, "--device", "cpu") == 0
         assert f": {split}, 12 images with " in capsys.readouterr().out
-    with pytest.raises(ValueError, match="there is no val split, but test; choose by --split"):
-        detect.evaluate(finished_run, str(other), split="val", device="cpu")
+    said = refused(capsys, "eval", finished_run, other, "--split", "val")
+    assert "there is no val split, but test; choose by --split" in said
     content = json.loads(alone.read_text())
     alone.write_text(json.dumps({**content, "annotations": []}))
-    with pytest.raises(ValueError, match="its test split has no boxes to measure by"):
-        detect.evaluate(finished_run, str(other), device="cpu")
+    assert "its test split has no boxes to measure by" in refused(capsys, "eval", finished_run, other)
 
 
 def test_images_that_cannot_be_read_are_named_at_the_end(finished_run, tmp_path, capsys):
@@ -357,12 +381,12 @@ def test_images_that_cannot_be_read_are_named_at_the_end(finished_run, tmp_path,
     splits = open_detection(other)
     for images in (splits.train, splits.val, splits.test):
         (images.root / images.names[0]).write_bytes(b"broken")
-    assert detect.evaluate(finished_run, str(other), device="cpu") == 0
+    assert nearsight("eval", finished_run, other, "--device", "cpu") == 0
     assert f"not read: {splits.val.names[0]}: not an image" in capsys.readouterr().out
-    train_verb(tmp_path / "run", data=str(other))
+    train_verb(tmp_path / "run", other)
     said = capsys.readouterr().out
     for prefix, images in (("", splits.train), ("val: ", splits.val), ("test: ", splits.test)):
-        assert f"not read: {prefix}{images.names[0]}: not an image" in said
+        assert f"unreadable image: {prefix}{images.names[0]}: not an image" in said
 
 
 def test_an_automatic_batch_fits_the_images(tmp_path):
@@ -381,7 +405,7 @@ def test_a_detector_takes_images_of_mixed_sizes_at_once(finished_run):
 
 
 def test_the_demo_says_what_it_will_do_and_does_it(tmp_path, capsys):
-    assert detect.demo(run=tmp_path / "demo", epochs=1, device="cpu") == 0
+    assert nearsight("demo", "--task", "detection", "--out", tmp_path / "demo", "--epochs", 1) == 0
     first, *rest = capsys.readouterr().out.splitlines()
     assert first.startswith("a small RetinaNet learns to find blood cells in 36 pictures (1 epochs)")
     assert first.endswith(": about 13 seconds on two CPU cores")
@@ -389,26 +413,33 @@ def test_the_demo_says_what_it_will_do_and_does_it(tmp_path, capsys):
     assert len(list((tmp_path / "demo" / "found").glob("*.png"))) == 4
 
 
-def test_wrong_use_of_the_verbs(finished_run, tmp_path):
-    with pytest.raises(ValueError, match="is not a run"):
-        detect.evaluate(tmp_path)
-    with pytest.raises(ValueError, match="there is no all split, but train, val, test; choose by --split"):
-        detect.evaluate(finished_run, split="all")
-    with pytest.raises(ValueError, match="name images or folders"):
-        detect.predict(finished_run)
-    with pytest.raises(ValueError, match="no such file or folder"):
-        detect.predict(finished_run, str(tmp_path / "none.png"))
-    with pytest.raises(ValueError, match=r"there is no picture in .*: no file ends in \.bmp"):
-        detect.predict(finished_run, str(tmp_path))
-    with pytest.raises(ValueError, match="--set takes field=value"):
-        detect.train("bccd", fields=["nonsense"])
+def test_wrong_use_of_the_verbs(finished_run, tmp_path, capsys):
+    assert "is not a run" in refused(capsys, "eval", tmp_path)
+    said = refused(capsys, "eval", finished_run, "--split", "all")
+    assert "there is no all split, but train, val, test; choose by --split" in said
+    with pytest.raises(CycloptsError, match="IMAGES"):
+        nearsight("predict", finished_run)
+    assert "no such file or folder" in refused(capsys, "predict", finished_run, tmp_path / "none.png")
+    said = refused(capsys, "predict", finished_run, tmp_path)
+    assert re.search(r"there is no picture in .*: no file ends in \.bmp", said)
+    assert "min_score must be between 0 and 1" in refused(capsys, "predict", finished_run, "x.png", "--min-score", 2)
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"model": "retinanet_resnet27"}, {"recipe": "small"}, {"fields": ["colour=red"]}, {"batch": 1000}]
+    "words", [("--model", "retinanet_resnet27"), ("--recipe", "small"), ("--task", "classification"), ("--batch", 1000)]
 )
-def test_a_users_mistake_is_one_line_and_code_two(arguments, tmp_path, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        detect.train("bccd", run=tmp_path / "run", device="cpu", **arguments)
-    assert stopped.value.code == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+def test_a_users_mistake_is_one_line(words, tmp_path, capsys):
+    assert refused(capsys, "train", "bccd", "--run", tmp_path / "run", "--device", "cpu", *words)
+
+
+def test_the_parameters_of_the_run_that_one_starts_from_are_taken(tmp_path, capsys):
+    """As options of the verb: what the classifier was built with need not be said again."""
+    run = tmp_path / "classifier"
+    words = ["--model", "resnet26", "--image-size", 32, "--epochs", 0.02, "--batch", 32, "--model-options.layers"]
+    words += ["[1, 1, 1, 1]", "--model-options.width-multiplier", 0.25, "--no-report", "--device", "cpu"]
+    assert nearsight("train", "clothing", "--run", run, *words) == 0
+    words = ["--model", "retinanet_resnet26", "--init-from", run, "--image-size", 96, "--epochs", 0.2, "--batch", 6]
+    words += ["--model-options.channels", 16, "--model-options.head-depth", 1, "--no-report", "--device", "cpu"]
+    assert nearsight("train", "bccd", "--run", tmp_path / "detector", *words) == 0
+    options = RunFolder(tmp_path / "detector").recipe().model_options
+    assert (options["layers"], options["width_multiplier"], options["channels"]) == ([1, 1, 1, 1], 0.25, 16)

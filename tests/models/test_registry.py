@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import nearsight
 from nearsight.cost import cost_by_name, count_parameters, known_costs, model_cost, own_size
 from nearsight.models import create_model, list_models, register
 from nearsight.models.resnet import _statistics_held
@@ -22,7 +23,7 @@ NUM_MAPS = {
 
 
 def test_every_registered_model_has_a_pinned_count_and_no_pin_is_stale():
-    assert set(list_models()) == set(PINNED)
+    assert set(nearsight.list_models()) == set(PINNED)
 
 
 @pytest.mark.parametrize("name", list_models())

@@ -24,7 +24,7 @@ class EvalOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
-    """What is shown of each picture."""
+    """What a classifier says of each picture."""
 
     top: int = option(5, "how many classes to show for each picture", low=1)
 
@@ -64,7 +64,7 @@ def _inspect(run: RunFolder) -> ClassificationRun:
 
 KIND = TaskKind(
     name="classification",
-    help="learns which class each picture belongs to",
+    help="images with classes: a classifier",
     recipe=ClassificationRecipe,
     recipes=CLASSIFICATION_RECIPES,
     default_recipe="small",

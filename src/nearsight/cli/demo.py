@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 SETTINGS: dict[str, Any] = {
     "data": "clothing",
@@ -29,7 +29,6 @@ SETTINGS: dict[str, Any] = {
     "ema": 0.0,
     "eval_every": 1.0,
     "save_minutes": 1.0,
-    "device": "cpu",
 }
 # Nine heads start as a 3×3 convolution; the ViT has the same width, depth and heads.
 _SIZE = {"width": 108, "depth": 5}
@@ -39,22 +38,44 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def demo(*, out: Path = Path("runs/demo"), seed: int = 0, epochs: float = SETTINGS["epochs"]) -> int:
+def demo(
+    *,
+    task: Literal["classification", "detection"] = "classification",
+    out: Path | None = None,
+    seed: int = 0,
+    epochs: float | None = None,
+    device: str = "cpu",
+) -> int:
     """Train a small ConViT and the plain ViT of its size on the bundled photographs of clothing, and compare them.
+
+    With --task detection: train a small detector on the bundled blood cells, measure it and draw what it finds.
 
     Parameters
     ----------
+    task
+        Which of the two.
     out
-        Folder for the two runs and the page that compares them.
+        Folder for the runs and what is made of them; by default runs/demo, for detection a new one under runs/.
     seed
-        Seed of both.
+        Seed of the runs.
     epochs
-        Epochs of both; fewer are quicker and say less.
+        Epochs of each run, by default 15 and 40; fewer are quicker and say less.
+    device
+        cpu, cuda or mps.
     """
+    if task == "detection":
+        from nearsight.cli.demo_detection import EPOCHS, demo_detection
+
+        return demo_detection(out, seed, EPOCHS if epochs is None else epochs, device)
+    return demo_classification(out or Path("runs/demo"), seed, SETTINGS["epochs"] if epochs is None else epochs, device)
+
+
+def demo_classification(out: Path, seed: int, epochs: float, device: str) -> int:
+    """Both runs, and the page that compares them."""
     from nearsight.runs.folder import RunFolder
     from nearsight.runs.layout import DONE
 
-    code = _train_both(out, seed, epochs)
+    code = _train_both(out, seed, epochs, device)
     if code:
         return code
     summaries = {name: RunFolder(out / name.lower()).read_json(DONE) for name in MODELS}
@@ -68,14 +89,14 @@ def demo(*, out: Path = Path("runs/demo"), seed: int = 0, epochs: float = SETTIN
     return 0
 
 
-def _train_both(out: Path, seed: int, epochs: float) -> int:
+def _train_both(out: Path, seed: int, epochs: float, device: str) -> int:
     """Both at once, each in a process with half of the cores: small models gain little from more than one."""
     threads = str(max(1, (os.cpu_count() or 2) // len(MODELS)))
     environment = {**os.environ, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
     processes = {}
     for name in MODELS:
         code = "from nearsight.cli import interrupts; interrupts.listen(); from nearsight.cli.demo import train_one; "
-        code += f"train_one({str(out)!r}, {name!r}, {seed}, {epochs})"
+        code += f"train_one({str(out)!r}, {name!r}, {seed}, {epochs}, {device!r})"
         processes[name] = subprocess.Popen(
             [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True
         )
@@ -97,7 +118,7 @@ def _print_lines(name: str, process: subprocess.Popen) -> None:
         print(f"{name:7s} {line}", end="", flush=True)
 
 
-def train_one(out: str, name: str, seed: int, epochs: float) -> None:
+def train_one(out: str, name: str, seed: int, epochs: float, device: str) -> None:
     """Train one of the two, in a process of its own."""
     from nearsight.engine.callbacks import make_progress
     from nearsight.engine.training import train
@@ -106,7 +127,7 @@ def train_one(out: str, name: str, seed: int, epochs: float) -> None:
     from nearsight.runs.folder import RunFolder
 
     model, options = MODELS[name]
-    changes = {**SETTINGS, "model": model, "model_options": options, "seed": seed, "epochs": epochs}
+    changes = {**SETTINGS, "model": model, "model_options": options, "seed": seed, "epochs": epochs, "device": device}
     changes["warmup_epochs"] = min(SETTINGS["warmup_epochs"], epochs / 5)
     recipe = resolve_recipe("small", None, changes)
     with reported():

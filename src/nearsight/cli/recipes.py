@@ -20,7 +20,6 @@ def recipes(*names: str) -> int:
     """
     from rich.console import Console
 
-    from nearsight.cli.recipe_options import DEFAULT_RECIPE
     from nearsight.recipes.named import named_recipe
     from nearsight.tasks import task_kind, task_names
 
@@ -28,12 +27,14 @@ def recipes(*names: str) -> int:
     if names:
         console.print(_table({name: named_recipe(name) for name in names}, whole=True))
         return 0
-    for task in task_names():
-        console.print(_table(dict(task_kind(task).recipes), whole=False))
+    kinds = [task_kind(task) for task in task_names()]
+    for kind in kinds:
+        console.print(_table(dict(kind.recipes), whole=False))
+    starts = ", ".join(f"{kind.default_recipe} ({kind.name})" for kind in kinds)
     console.print(
-        f"Only fields that differ are shown; `nearsight recipes {DEFAULT_RECIPE}` shows all of one. `nearsight train` "
-        f"starts from {DEFAULT_RECIPE} or from what --recipe names; every field is an option there, and may stand in a "
-        "file for --config.",
+        f"Only fields that differ are shown; `nearsight recipes {kinds[0].default_recipe}` shows all of one. "
+        f"`nearsight train` starts from {starts} or from what --recipe names; every field is an option there, and may "
+        "stand in a file for --config.",
         highlight=False,
     )
     return 0

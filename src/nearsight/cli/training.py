@@ -1,6 +1,4 @@
-"""``nearsight train``, ``resume``, ``eval`` and ``predict``."""
-
-from __future__ import annotations
+"""`nearsight train` and `nearsight resume`, for every task."""
 
 import sys
 from collections.abc import Iterator
@@ -10,173 +8,158 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from nearsight.cli.recipe_options import DEFAULT_RECIPE, ChangeFlags, RecipeFlags, given_flags
+from nearsight.cli.options import given_options, option_class
+from nearsight.cli.words import Raw, Words, all_kinds, call_verb, read_words
+from nearsight.runs.layout import CONFIG
+from nearsight.tasks import TaskKind, task_kind, task_names, task_of_data
 
 if TYPE_CHECKING:
     from nearsight.engine.callbacks import Callback
     from nearsight.engine.trainer import Trainer
     from nearsight.recipes.recipe import Recipe
 
-Show = Literal["auto", "plain", "json", "quiet"]
-Flags = Annotated[RecipeFlags, Parameter(name="*")]  # type: ignore[valid-type]
-Changes = Annotated[ChangeFlags, Parameter(name="*")]  # type: ignore[valid-type]
-_NOTHING_GIVEN = RecipeFlags()
-_NOTHING_CHANGED = ChangeFlags()
-_LONGEST_PATH = 4096
+Show = Annotated[Literal["auto", "plain", "json", "quiet"], Parameter(help="How to report progress.")]
 
 
-def train(
-    data: Annotated[str, Parameter(show_default=False)] = "",
-    /,
-    *,
-    recipe: Annotated[str, Parameter(show_default=lambda _: DEFAULT_RECIPE)] = "",
-    config: Path | None = None,
-    run: Path | None = None,
-    override: Annotated[bool, Parameter(negative="")] = False,
-    show: Show = "auto",
-    flags: Flags = _NOTHING_GIVEN,
-) -> int:
-    """Train a model on DATA, or go on with the run in --run.
+_TRAIN = """Train a model on DATA, or go on with the run in --run.
 
-    Settings come from a named recipe, then from --config, then from the options below; only differences from the recipe
-    are printed. A run can be killed at any instant: `nearsight resume RUN` goes on, or the same command and --run.
-
-    Parameters
-    ----------
-    data
-        An image folder, .npz, .parquet, shards, an archive, a known dataset, or `clothing`, which comes with nearsight.
-    recipe
-        Named recipe to start from; `nearsight recipes` shows them side by side.
-    config
-        YAML file with any of the fields below.
-    run
-        Folder of the run; by default a new one under runs/.
-    override
-        Let a resumed run change settings that alter what is learned, such as lr.
-    show
-        How to report progress.
-    """
-    from nearsight.recipes.files import read_changes, resolve_recipe
-
-    changes = given_flags(flags)
-    if data:
-        changes["data"] = data
-    resolved = resolve_recipe(recipe, config, changes)
-    path = run or _new_run_path(resolved, recipe)
-    stated = read_changes(config) if config else {}
-    base = recipe or stated.get("recipe") or DEFAULT_RECIPE
-    fit_batch = "batch" not in {**stated, **changes}
-    return _train(resolved, path, show=show, override=override, base=base, fit_batch=fit_batch)
+Settings come from a named recipe, then from --config, then from the options below. The defaults shown are those of the
+recipe {recipe}; `nearsight recipes` shows every recipe's. A run can be killed at any instant: `nearsight resume RUN`
+goes on, or the same command and --run.
+"""
 
 
-def resume(
-    run: Path,
-    /,
-    *,
-    override: Annotated[bool, Parameter(negative="")] = False,
-    show: Show = "auto",
-    flags: Changes = _NOTHING_CHANGED,
-) -> int:
-    """Go on with a run that was stopped, from its last checkpoint, to the same result.
-
-    Parameters
-    ----------
-    run
-        Folder of the run.
-    override
-        Let the options below change what is learned, such as lr.
-    show
-        How to report progress.
-    """
-    from nearsight.recipes.files import apply_changes
-    from nearsight.runs.folder import RunFolder
-
-    recipe = apply_changes(RunFolder(run).recipe(), given_flags(flags), where="the command line")
-    return _train(recipe, run, show=show, override=override, base=None)
+def train(*words: Raw) -> int:
+    """Find the task in what was typed, and train with its options."""
+    read = read_words(words)
+    kind = _kind_to_train(read)
+    others = [other.name for other in all_kinds() if other is not kind]
+    help = _TRAIN.format(recipe=kind.default_recipe)
+    if not read.positional:
+        help += f"\nThese are the options for {kind.name}; `nearsight train --task {others[0]} --help` shows others."
+    options = option_class((kind.recipe, kind.recipes[kind.default_recipe]))
+    return call_verb("train", "DATA", _train_verb(kind, read), options, read, [kind], "recipe", help)
 
 
-def evaluate(
-    run: Path,
-    data: str = "",
-    /,
-    *,
-    split: str = "",
-    device: str = "auto",
-    json: Annotated[bool, Parameter(negative="")] = False,
-) -> int:
-    """Measure a run's selected weights on its own data or on DATA.
-
-    Parameters
-    ----------
-    run
-        Folder of the run.
-    data
-        Another source of images with the same classes, all of which are measured; the run's own by default.
-    split
-        train, val or test; by default test where there is one.
-    device
-        cpu, cuda, mps; auto takes the best there is.
-    json
-        Print JSON.
-    """
-    from nearsight.classification.use import evaluate as measure
-    from nearsight.reports.words import measured
-    from nearsight.runs.exits import reported
-    from nearsight.runs.metrics_log import json_line
-    from nearsight.text import printable
-
-    with reported():
-        found = measure(run, data, split=split, device=device)
-    if json:
-        print(json_line({"data": found.origin, "split": found.split, **found.values, "notes": list(found.notes)}))
-        return 0
-    print(found.origin)
-    for name, value in found.values.items():
-        print(f"{found.split}: {measured(name, value)}")
-    for note in found.notes:
-        print(printable(note))
-    return 0
+def resume(*words: Raw) -> int:
+    """Find the task of the run, and go on with it."""
+    read = read_words(words)
+    recipe = _recipe_of_run(read.positional) if read.positional else None
+    kind = all_kinds()[0] if recipe is None else task_kind(recipe.task)
+    options = option_class((kind.recipe, recipe))
+    return call_verb("resume", "RUN", _resume_verb(recipe, read), options, read, [kind], "recipe")
 
 
-def predict(
-    run: Path,
-    images: Annotated[list[Path], Parameter(consume_multiple=True)],
-    /,
-    *,
-    top: int = 5,
-    device: str = "auto",
-    json: Annotated[bool, Parameter(negative="")] = False,
-) -> int:
-    """Classify pictures with a run's selected weights.
+def _kind_to_train(words: Words) -> TaskKind:
+    """The task that is named; that of the named recipe, of the file or of the run; else that which suits the data."""
+    from nearsight.recipes.files import read_changes
 
-    Parameters
-    ----------
-    run
-        Folder of the run.
-    images
-        Picture files, or folders of them.
-    top
-        How many classes to show for each.
-    device
-        cpu, cuda, mps; auto takes the best there is.
-    json
-        Print one JSON object per picture.
-    """
-    from nearsight.classification import KIND, PredictOptions
-    from nearsight.images.decode import picture_files
-    from nearsight.runs.exits import reported
-    from nearsight.runs.metrics_log import json_line
+    stated = read_changes(words.values["config"]) if words.values.get("config") else {}
+    task = words.values.get("task") or stated.get("task")
+    if task:
+        return task_kind(str(task))
+    recipe = words.values.get("recipe") or stated.get("recipe")
+    suited = task_of_data(words.positional or str(stated.get("data", "")))
+    for kind in all_kinds():
+        if recipe in kind.recipes:
+            if suited.name not in (kind.name, task_names()[0]):
+                raise ValueError(
+                    f"{words.positional} is for {suited.name}, recipe {recipe} for {kind.name}; leave the recipe out, "
+                    f"or take {' or '.join(suited.recipes)}"
+                )
+            return kind
+    run = words.values.get("run")
+    if run and (Path(run) / CONFIG).is_file():
+        return task_kind(_recipe_of_run(run).task)
+    return suited
 
-    options = PredictOptions(top=top)
-    with reported():
-        files = list(picture_files(images))  # a mistake in their names is told before the run is opened
-        predictions = list(KIND.load(run, device).predict(files, options))
-    if json:
-        for one in predictions:
-            print(json_line(one.record))
-    else:
-        _print_predictions(predictions)
-    return 1 if any(one.problem for one in predictions) else 0
+
+def _recipe_of_run(run: str) -> "Recipe":
+    from nearsight.runs.folder import RunFolder  # not for help: it imports torch
+
+    return RunFolder(run).recipe()
+
+
+def _train_verb(kind: TaskKind, words: Words) -> Any:
+    def train(
+        data: Annotated[str, Parameter(show_default=False)] = "",
+        /,
+        *,
+        recipe: Annotated[str, Parameter(show_default=lambda _: kind.default_recipe)] = "",
+        config: Path | None = None,
+        task: Annotated[str, Parameter(show_default=False)] = "",
+        run: Path | None = None,
+        override: Annotated[bool, Parameter(negative="")] = False,
+        show: Show = "auto",
+        options: Any = None,
+    ) -> int:
+        """Train on the data, with the settings that the command line gives.
+
+        Parameters
+        ----------
+        data
+            Images with classes: a folder, .npz, .parquet, shards, an archive, a known dataset, or `clothing`, which
+            comes with nearsight. Images with boxes: a COCO, Pascal VOC or YOLO folder or archive, or `bccd`, which
+            comes along too.
+        recipe
+            Named recipe to start from; `nearsight recipes` shows them side by side.
+        config
+            YAML file with any of the fields below.
+        task
+            classification or detection; by default what suits DATA.
+        run
+            Folder of the run; by default a new one under runs/.
+        override
+            Let a resumed run change settings that alter what is learned, such as lr.
+        """
+        from nearsight.recipes.files import read_changes, resolve_recipe
+
+        changes = given_options(options)
+        if words.model_options:
+            changes["model_options"] = words.model_options
+        if data:
+            changes["data"] = data
+        stated = read_changes(config) if config else {}
+        base = recipe or str(stated.get("recipe") or kind.default_recipe)
+        resolved = resolve_recipe(base, config, changes)
+        if resolved.task != kind.name:
+            raise ValueError(f"recipe {base!r} is for {resolved.task}, not {kind.name}; nearsight recipes lists all")
+        path = run or _new_run_path(resolved, base)
+        told = f"{kind.help}, recipe {base}"
+        fit_batch = "batch" not in {**stated, **changes}
+        return train_and_tell(resolved, path, show=show, override=override, base=base, told=told, fit_batch=fit_batch)
+
+    return train
+
+
+def _resume_verb(recipe: "Recipe | None", words: Words) -> Any:
+    def resume(
+        run: Path,
+        /,
+        *,
+        override: Annotated[bool, Parameter(negative="")] = False,
+        show: Show = "auto",
+        options: Any = None,
+    ) -> int:
+        """Go on with a run that was stopped, from its last checkpoint, to the same result.
+
+        Parameters
+        ----------
+        run
+            Folder of the run.
+        override
+            Let the options below change what is learned, such as lr.
+        """
+        from nearsight.recipes.files import apply_changes
+
+        assert recipe is not None
+        changes = given_options(options)
+        if words.model_options:
+            changes["model_options"] = words.model_options
+        changed = apply_changes(recipe, changes, where="the command line")
+        return train_and_tell(changed, run, show=show, override=override)
+
+    return resume
 
 
 @contextmanager
@@ -193,7 +176,18 @@ def resumable(path: Path) -> Iterator[None]:
         raise
 
 
-def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str | None, fit_batch: bool = False) -> int:
+def train_and_tell(
+    recipe: "Recipe",
+    path: Path,
+    *,
+    show: str = "auto",
+    override: bool = False,
+    base: str = "",
+    told: str = "",
+    fit_batch: bool = False,
+) -> int:
+    """Train, report progress, and print the summary. With `base`, tell what differs from that recipe."""
+    from nearsight.cli.output import print_summary
     from nearsight.engine.callbacks import make_progress
     from nearsight.engine.trackers import check_trackers, make_trackers
     from nearsight.engine.training import train as train_run
@@ -202,28 +196,32 @@ def _train(recipe: Recipe, path: Path, *, show: Show, override: bool, base: str 
     from nearsight.runs.folder import RunFolder
 
     check_trackers(recipe)
-    selections: list[str] = []  # only the main process has callbacks
+    main = False  # only the main process has callbacks
 
-    def callbacks(trainer: Trainer) -> list[Callback]:
+    def callbacks(trainer: "Trainer") -> "list[Callback]":
+        nonlocal main
+        main = True
         used = trainer.recipe  # its batch may be another, that suits the data
-        selections.append(trainer.task.selection)
-        members: list[Callback] = [make_progress(trainer.total_steps, style=show)]
-        members.extend(make_trackers(used, path))
-        if base is not None:
+        progress = make_progress(trainer.total_steps, style=show)
+        if told:
+            progress.note(told)
+        if base:
             for line in describe_changes(named_recipe(base), used):
-                members[0].note(f"{base}: {line}")
+                progress.note(f"{base}: {line}")
         scaled = f"{used.lr:g} × {used.batch}/{used.lr_batch}" if used.lr_batch else f"{used.lr:g}"
-        members[0].note(f"run: {path}  device: {trainer.device}  learning rate: {scaled} = {used.peak_lr:g}")
-        return members
+        progress.note(f"run: {path}  device: {trainer.device}  learning rate: {scaled} = {used.peak_lr:g}")
+        return [progress, *make_trackers(used, path)]
 
+    kind, folder = task_kind(recipe.task), RunFolder(path)
     with resumable(path):
-        summary = train_run(recipe, RunFolder(path), callbacks=callbacks, override=override, fit_batch=fit_batch)
-    if selections and show != "quiet":
-        _print_summary(summary, path, show, selections[0])
+        recipe = kind.complete_recipe(recipe, folder)
+        summary = train_run(recipe, folder, callbacks=callbacks, override=override, fit_batch=fit_batch)
+    if main and show != "quiet":
+        print_summary(summary, path, kind.selection, as_json=show == "json")
     return 0
 
 
-def _new_run_path(recipe: Recipe, name: str) -> Path:
+def _new_run_path(recipe: "Recipe", name: str) -> Path:
     from nearsight.engine.distributed import launched_by_torchrun
     from nearsight.runs.folder import free_run_path
 
@@ -231,35 +229,3 @@ def _new_run_path(recipe: Recipe, name: str) -> Path:
         raise ValueError("under torchrun the run needs a name that restarts can find: add --run runs/NAME")
     stem = "".join(char if char.isalnum() else "-" for char in f"{Path(recipe.data).stem}-{recipe.model}")
     return free_run_path(Path("runs"), stem.strip("-") or name or "run")
-
-
-def _print_summary(summary: dict[str, Any], path: Path, show: Show, selection: str) -> None:
-    from nearsight.reports.words import measured, weights_words
-    from nearsight.runs.metrics_log import json_line
-    from nearsight.text import printable
-
-    if show == "json":
-        print(json_line({"kind": "done", "run": str(path), **summary}))
-        return
-    selected = summary.get("selected")
-    if selected:
-        value, weights = measured(selection, selected["value"]), weights_words(selected["weights"])
-        print(f"selected on val: {value} at step {selected['step']} ({weights})")
-    for name, value in summary.get("test", {}).items():
-        print(f"test: {measured(name, value)} (weights selected on val)")
-    for problem in summary.get("problems", [])[:5]:
-        print(f"unreadable image: {printable(problem)}")
-    print(f"run: {printable(str(path), _LONGEST_PATH)}")
-
-
-def _print_predictions(predictions: list[Any]) -> None:
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Column, Table
-
-    from nearsight.text import printable
-
-    table = Table(Column("picture", overflow="fold"), "classes")  # a path that is cut short cannot be copied
-    for one in predictions:
-        table.add_row(escape(printable(one.name, _LONGEST_PATH)), escape(one.words))
-    Console().print(table)

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalOptions:
-    """What is written besides the values."""
+    """What the evaluation of a detector writes."""
 
     results: str = option("", "also write the detections to this file, in COCO's results format")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
-    """What is drawn, and where."""
+    """What a detector draws, and where."""
 
     out: str = option("predictions", "folder for the drawn pictures and results.json")
     min_score: float = option(0.3, "smallest score that is drawn and written", low=0, high=1)
@@ -53,6 +53,12 @@ def _open_task(recipe: DetectionRecipe, *, fit_batch: bool = False) -> Detection
     return DetectionTask(recipe, fit_batch=fit_batch)
 
 
+def _complete_recipe(recipe: DetectionRecipe, run: RunFolder) -> DetectionRecipe:
+    from nearsight.detection.model import with_backbone_options
+
+    return with_backbone_options(recipe, run)
+
+
 def _evaluate(*arguments: Any, **named: Any) -> Evaluation:
     from nearsight.detection.use import evaluate
 
@@ -73,7 +79,7 @@ def _inspect(run: RunFolder) -> DetectionRun:
 
 KIND = TaskKind(
     name="detection",
-    help="learns to find objects and to draw a box around each",
+    help="images with boxes: a detector",
     recipe=DetectionRecipe,
     recipes=DETECTION_RECIPES,
     default_recipe="retinanet_small",
@@ -83,6 +89,7 @@ KIND = TaskKind(
     models=_models,
     recognises=_recognises,
     open_task=_open_task,
+    complete_recipe=_complete_recipe,
     evaluate=_evaluate,
     load=_load,
     inspect=_inspect,

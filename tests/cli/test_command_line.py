@@ -11,13 +11,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from cyclopts import App
 from pictures import make_folder
+from verbs import nearsight
 
-from nearsight.cli.compare import compare
+from nearsight.classification.recipes import CLASSIFICATION_RECIPES
 from nearsight.cli.demo import compare_two
-from nearsight.cli.recipe_options import RecipeFlags, given_flags
-from nearsight.cli.training import _print_predictions, evaluate, predict, resumable, resume, train
+from nearsight.cli.options import given_options, option_class
+from nearsight.cli.output import print_predictions
+from nearsight.cli.training import resumable
 from nearsight.recipes.files import thaw
 from nearsight.runs.exits import PREEMPTED, PreemptedError
 from nearsight.tasks import Prediction
@@ -27,20 +28,6 @@ SMALL = [
     *("--warmup-epochs", "0.5", "--model-options.width", "36", "--model-options.depth", "2"),
     *("--model-options.num_gated_blocks", "1", "--log-every", "3", "--show", "plain", "--no-report"),
 ]
-
-
-@pytest.fixture(scope="module")
-def app():
-    app = App(name="nearsight", result_action="return_value")
-    for verb, function in (
-        ("train", train),
-        ("resume", resume),
-        ("eval", evaluate),
-        ("predict", predict),
-        ("compare", compare),
-    ):
-        app.command(function, name=verb)
-    return app
 
 
 @pytest.fixture
@@ -55,13 +42,10 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-def _run(app, *words):
-    return app(list(words), exit_on_error=False, print_error=False)
-
-
-def test_a_first_walk_through(app, here, capsys):
-    assert _run(app, "train", "pics", *SMALL) == 0
+def test_a_first_walk_through(here, capsys):
+    assert nearsight("train", "pics", *SMALL) == 0
     printed = capsys.readouterr().out
+    assert printed.startswith("images with classes: a classifier, recipe small\n")
     assert "small: epochs: 100.0 → 2.0" in printed
     assert "small: weight_decay" not in printed  # only differences from the recipe
     assert "learning rate: 0.001 × 6/128" in printed
@@ -69,24 +53,29 @@ def test_a_first_walk_through(app, here, capsys):
     run = "runs/pics-convit-nano-32-1"
     assert thaw(f"{run}/config.yaml").model_options == {"width": 36, "depth": 2, "num_gated_blocks": 1}
 
-    assert _run(app, "eval", run, "--json") == 0
+    assert nearsight("eval", run, "--json") == 0
     assert 0 <= json.loads(capsys.readouterr().out)["top1"] <= 100
-    assert _run(app, "predict", run, "pics/val/amber", "--top", "2", "--json") == 0
+    assert nearsight("predict", run, "pics/val/amber", "--top", "2", "--json") == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(lines) == 4
     assert all(len(line["classes"]) == 2 for line in lines)
-    assert _run(app, "resume", run, "--show", "plain") == 0
+    with pytest.raises(ValueError, match="top must be at least 1"):
+        nearsight("predict", run, "x.png", "--top", "0")
+    with pytest.raises(SystemExit):
+        nearsight("predict", run, "empty")
+    assert "there is no picture in empty: no file ends in .bmp, " in capsys.readouterr().err
+    assert nearsight("resume", run, "--show", "plain") == 0
     assert "finished" in capsys.readouterr().out
 
-    assert _run(app, "train", "pics", *SMALL, "--seed", "1") == 0
-    assert _run(app, "compare", run, "runs/pics-convit-nano-32-2", "--json") == 0
+    assert nearsight("train", "pics", *SMALL, "--seed", "1") == 0
+    assert nearsight("compare", run, "runs/pics-convit-nano-32-2", "--json") == 0
     compared = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert compared["settings"][0]["seeds"] == [0, 1]
 
-    assert _run(app, "train", "pics", *SMALL, "--recipe", "convit") == 0
+    assert nearsight("train", "pics", *SMALL, "--recipe", "convit") == 0
     capsys.readouterr()
     runs = [run, "runs/pics-convit-nano-32-2", "runs/pics-convit-nano-32-3"]
-    assert _run(app, "compare", *runs, "--out", "plots/both.png") == 0
+    assert nearsight("compare", *runs, "--out", "plots/both.png") == 0
     printed = capsys.readouterr().out
     assert printed.splitlines()[-1] == "plot: plots/both.png"
     assert re.search(r"0, 1 +│ +\d+\.\d\d ± \d+\.\d\d ", printed)
@@ -95,67 +84,67 @@ def test_a_first_walk_through(app, here, capsys):
     assert re.search(r"│ decay_positions +│ no +│ yes ", printed)
 
 
-def test_changes_are_told_from_the_recipe_that_a_file_names(app, here, capsys):
+def test_changes_are_told_from_the_recipe_that_a_file_names(here, capsys):
     (here / "mine.yaml").write_text("recipe: convit\nmixup: 0\n")
-    assert _run(app, "train", "pics", "--config", "mine.yaml", *SMALL) == 0
+    assert nearsight("train", "pics", "--config", "mine.yaml", *SMALL) == 0
     printed = capsys.readouterr().out
     assert "convit: mixup: 0.8 → 0.0" in printed
     assert "small: " not in printed
 
 
-def test_a_run_may_lie_among_the_classes_of_odd_names(app, here, monkeypatch, capsys):
+def test_a_run_may_lie_among_the_classes_of_odd_names(here, monkeypatch, capsys):
     monkeypatch.chdir(here / "pics" / "train")
     os.rename("amber", os.fsdecode(b"caf\xe9"))
     for _ in range(2):
-        assert _run(app, "train", ".", *SMALL, "--fraction", "0.5") == 0
+        assert nearsight("train", ".", *SMALL, "--fraction", "0.5") == 0
     assert capsys.readouterr().out.count("3 classes") == 2
     run = "runs/convit-nano-32-1"
-    assert _run(app, "resume", run, "--show", "plain") == 0
+    assert nearsight("resume", run, "--show", "plain") == 0
     assert "finished" in capsys.readouterr().out
     (here / "pics" / "train" / run / "done.json").write_text("{")
     with pytest.raises(SystemExit):
-        _run(app, "resume", run)
+        nearsight("resume", run)
     assert "runs/convit-nano-32-1/done.json is damaged" in capsys.readouterr().err
-    assert _run(app, "predict", run, os.fsdecode(b"caf\xe9")) == 0
+    assert nearsight("predict", run, os.fsdecode(b"caf\xe9")) == 0
     assert r"caf\udce9/000.png" in capsys.readouterr().out
 
 
-def test_a_batch_that_nobody_asked_for_fits_the_data(app, here, capsys):
+def test_a_batch_that_nobody_asked_for_fits_the_data(here, capsys):
     place = SMALL.index("--batch")
     words = SMALL[:place] + SMALL[place + 2 :]
     with pytest.raises(SystemExit):
-        _run(app, "train", "pics", *words, "--batch", "128")
+        nearsight("train", "pics", *words, "--batch", "128")
     assert "batch 128 is larger than the 36 training images; use --batch 8, for" in capsys.readouterr().err
     for run, asked in (("runs/auto", ["--batch", "auto"]), ("runs/plain", [])):
         for _ in range(2):  # the same command goes on with the same run
-            assert _run(app, "train", "pics", *words, *asked, "--run", run) == 0
+            assert nearsight("train", "pics", *words, *asked, "--run", run) == 0
             printed = capsys.readouterr().out
             assert "small: batch: 128 → 8" in printed
             assert "a batch of 8, for few training images" in printed
         recipe = thaw(f"{run}/config.yaml")
         assert (recipe.batch, recipe.batch_auto) == (8, bool(asked))
-        assert _run(app, "resume", run) == 0
+        assert nearsight("resume", run) == 0
         assert "finished" in capsys.readouterr().out
     (here / "mine.yaml").write_text("batch: 32\n")  # a batch that somebody stated stays
-    assert _run(app, "train", "pics", *words, "--config", "mine.yaml", "--run", "runs/stated") == 0
+    assert nearsight("train", "pics", *words, "--config", "mine.yaml", "--run", "runs/stated") == 0
     assert thaw("runs/stated/config.yaml").batch == 32
 
 
-def test_mistakes_name_what_was_meant(app, here, capsys):
+def test_mistakes_name_what_was_meant(here, capsys):
     (here / "file").touch()
     shutil.copytree(here / "pics" / "val" / "amber", here / "boxes" / "images")
     (here / "boxes" / "labels").mkdir()
     for words, message in (
         (
             ["train", "pics", "--batch", "6", "--model", "retinanet_resnet26"],
-            "train it with: nearsight detect train pics",
+            "retinanet_resnet26 is a model for detection, not for classification",
         ),
         (["train", "pics", *SMALL, "--run", "file"], "file is a file; a run is a folder"),
         (["train", "boxes"], "boxes holds images with boxes, not classes"),
         (["train", "pics", "--batch", "6", "--model", "timm:resnet1o"], "did you mean resnet"),
     ):
         with pytest.raises(SystemExit) as ended:
-            _run(app, *words)
+            nearsight(*words)
         assert ended.value.code == 2
         assert message in capsys.readouterr().err
 
@@ -174,16 +163,15 @@ def test_mistakes_name_what_was_meant(app, here, capsys):
         (["train", "few", "--batch", "4", "--first-classes", "2"], "none of the first 2 classes (amber, blue)"),
         (["train", "pics", "--recipe", "big"], "there is no recipe 'big'"),
         (["eval", "pics"], "pics is not a run"),
-        (["predict", "pics", "x.png", "--top", "0"], "--top must be at least 1"),
-        (["predict", "pics", "empty"], "there is no picture in empty: no file ends in .bmp, "),
+        (["predict", "pics", "x.png"], "pics is not a run"),
         (["resume", "runs/none"], "is not a run"),
         (["compare", "pics", "pics", "--out", "plot.pdf"], "--out writes a .png file, not 'plot.pdf'"),
     ],
 )
-def test_mistakes_end_with_one_line_and_code_2(app, here, capsys, words, message):
+def test_mistakes_end_with_one_line_and_code_2(here, capsys, words, message):
     try:
         with pytest.raises((SystemExit, ValueError)) as caught:
-            _run(app, *words)
+            nearsight(*words)
     finally:
         printed = capsys.readouterr().err
     if isinstance(caught.value, SystemExit):
@@ -196,14 +184,16 @@ def test_mistakes_end_with_one_line_and_code_2(app, here, capsys, words, message
 
 
 def test_batch_auto_keeps_the_batch():
-    assert given_flags(RecipeFlags(batch="auto", lr=0.1)) == {"lr": 0.1, "batch_auto": True}
-    assert given_flags(RecipeFlags(batch=32)) == {"batch": 32}
-    assert given_flags(RecipeFlags()) == {}
+    options = option_class((type(CLASSIFICATION_RECIPES["small"]), None))
+    assert given_options(options(batch="auto", lr=0.1)) == {"lr": 0.1, "batch_auto": True}
+    assert given_options(options(batch=32)) == {"batch": 32}
+    assert given_options(options()) == {}
 
 
 def test_help_does_not_import_torch():
-    code = "import sys, nearsight.cli.training, nearsight.cli.demo; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    for words in (["--help"], ["train", "--help"], ["train", "bccd", "--help"], ["predict", "--help"], ["recipes"]):
+        code = f"import sys; from nearsight.cli.verbs import app; app({words}); sys.exit('torch' in sys.modules)"
+        assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0, words
 
 
 def _summaries(convit: float, vit: float) -> dict:
@@ -228,6 +218,6 @@ def test_a_run_that_a_signal_ended_says_how_to_go_on(capsys):
 
 def test_a_long_path_is_shown_whole(capsys):
     name = f"{'pictures/' * 20}one.png"
-    _print_predictions([Prediction(name, "shirt 50.0 %", {})])
+    print_predictions([Prediction(name, "shirt 50.0 %", {})], as_json=False)
     shown = "".join(line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if "│" in line)
     assert shown == name
