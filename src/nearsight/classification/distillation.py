@@ -3,61 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nearsight.accelerate import accelerate
 from nearsight.analysis.pictures import normalisation
 from nearsight.classification.model import build_classifier, require_size, timm_model
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD
 from nearsight.runs.folder import RunFolder, class_names
-from nearsight.runs.layout import CONFIG
 from nearsight.weights.files import read_weights
 from nearsight.weights.loading import load_weights
 
 
 def load_teacher(recipe: ClassificationRecipe, classes: Sequence[str]) -> nn.Module:
     """The recipe's teacher, frozen: a run folder, ``timm:NAME`` with its public weights, or ``NAME=WEIGHTS``."""
-    teacher = _read_teacher(recipe, classes)
-    return teacher.eval().requires_grad_(False)
+    return accelerate(_read_teacher(recipe, classes)).eval().requires_grad_(False)
 
 
 def _read_teacher(recipe: ClassificationRecipe, classes: Sequence[str]) -> nn.Module:
-    num_classes = len(classes)
     if recipe.teacher.startswith("timm:"):
         model = timm_model(recipe.teacher.removeprefix("timm:"), pretrained=True)
-        if getattr(model, "num_classes", num_classes) != num_classes:
-            raise ValueError(f"teacher {recipe.teacher} knows {model.num_classes} classes, the data has {num_classes}")
+        if getattr(model, "num_classes", len(classes)) != len(classes):
+            raise ValueError(f"teacher {recipe.teacher} knows {model.num_classes} classes, the data has {len(classes)}")
         require_size(model, f"teacher {recipe.teacher}", recipe.image_size)
         return Renormalised(model)
-    folder = Path(recipe.teacher)
-    if (folder / CONFIG).is_file():
-        taught = RunFolder(folder).recipe(ClassificationRecipe)
-        if class_names(folder) != list(classes):
-            odd = sorted(set(class_names(folder)) ^ set(classes))[:5]
-            raise ValueError(
-                f"teacher {folder} has other classes than the data; they differ in: {', '.join(odd) or 'their order'}"
-            )
-        if taught.image_size != recipe.image_size:
-            raise ValueError(
-                f"the teacher was trained at {taught.image_size} px, this run is at {recipe.image_size} px"
-            )
-        model = build_classifier(taught.with_changes(init_from="", drop_path=0.0), num_classes)
-        load_weights(model, read_weights(folder), str(folder))
-        return model
-    name, _, weights = recipe.teacher.partition("=")
-    if not weights:
+    run, (name, _, weights) = RunFolder(recipe.teacher), recipe.teacher.partition("=")
+    if run.has_config:
+        taught, weights = _taught(run, recipe, classes), recipe.teacher
+    elif weights:
+        taught = recipe.with_changes(model=name, model_options={})
+    else:
         raise ValueError(
             f"teacher {recipe.teacher!r} is not a run folder; write timm:NAME, or MODEL=weights.safetensors"
         )
-    model = build_classifier(
-        recipe.with_changes(model=name, model_options={}, init_from="", drop_path=0.0), num_classes
-    )
+    model = build_classifier(taught.with_changes(init_from="", drop_path=0.0), len(classes))
     load_weights(model, read_weights(weights), weights)
     return model
+
+
+def _taught(run: RunFolder, recipe: ClassificationRecipe, classes: Sequence[str]) -> ClassificationRecipe:
+    """How a teacher was trained: on the same classes, at the same size."""
+    taught, own = run.recipe(ClassificationRecipe), class_names(run.path)
+    if own != list(classes):
+        odd = ", ".join(sorted(set(own) ^ set(classes))[:5]) or "their order"
+        raise ValueError(f"teacher {run.path} has other classes than the data; they differ in: {odd}")
+    if taught.image_size != recipe.image_size:
+        raise ValueError(f"the teacher was trained at {taught.image_size} px, this run is at {recipe.image_size} px")
+    return taught
 
 
 class Renormalised(nn.Module):
