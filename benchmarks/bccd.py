@@ -91,10 +91,10 @@ def how_to_run(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def backbone_options(options: argparse.Namespace, name: str, attention: str) -> dict[str, Any]:
-    """Of a backbone, alone or named by a detector on it; `attention` is what the options of its layers are called."""
+def backbone_options(options: argparse.Namespace, name: str) -> dict[str, Any]:
+    """Of a backbone, alone or named by a detector on it."""
     width = {"width_multiplier": options.width_multiplier}
-    return {**width, attention: {"start": options.start}} if "sasa" in name else width
+    return {**width, "attention": {"start": options.start}} if "sasa" in name else width
 
 
 def pretrain_one(options: argparse.Namespace) -> dict[str, Any]:
@@ -110,7 +110,7 @@ def pretrain_one(options: argparse.Namespace) -> dict[str, Any]:
     recipe = small.with_changes(
         data=data,
         model=backbone,
-        model_options=backbone_options(options, backbone, "attention"),
+        model_options=backbone_options(options, backbone),
         image_size=int(size),
         epochs=options.pretrain_epochs,
         warmup_epochs=min(5.0, options.pretrain_epochs / 10),
@@ -158,7 +158,7 @@ def run_one(options: argparse.Namespace) -> dict[str, Any]:
             "channels": options.channels,
             "head_depth": options.head_depth,
             "smallest_anchor": 16,
-            **backbone_options(options, model, "backbone_attention"),
+            **backbone_options(options, model),
         },
         init_from=options.init_from,
         image_size=options.width,
@@ -278,7 +278,7 @@ class Results:
 
 def backbones_of(models: list[str]) -> dict[str, str]:
     """The classification model that each detector stands on."""
-    from nearsight.detection.retinanet import backbone_of
+    from nearsight.models.registry import backbone_of
 
     found = {model: backbone_of(model) for model in models}
     unknown = [model for model, backbone in found.items() if backbone is None]

@@ -20,9 +20,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from nearsight.acceleration import accelerate
 from nearsight.detection.anchors import BoxTargets
 from nearsight.detection.outputs import detection_loss, postprocess
-from nearsight.detection.retinanet import create_detector
+from nearsight.models import create_model
 
 ROWS = (
     "torchvision",
@@ -80,7 +81,7 @@ def build(row: str, options: argparse.Namespace) -> tuple[nn.Module, Callable[..
             return sum(model(list(images), listed).values())
 
         return model, their_loss, lambda images, _: model(list(images))
-    model = create_detector(row)
+    model = accelerate(create_model(row))
     called: Any = torch.compile(model) if options.compile else model
 
     def loss(images: torch.Tensor, targets: BoxTargets) -> torch.Tensor:

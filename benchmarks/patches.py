@@ -1,4 +1,4 @@
-"""The patch projection of a ViT as the convolution that it is elsewhere, and as the product that `PatchEmbed` does.
+"""The patch projection of a ViT as the convolution that it is elsewhere, and accelerated, as one product.
 
     PYTHONPATH=src python benchmarks/patches.py --out results/benchmarks/patches_h200.json
 
@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from nearsight.acceleration import accelerate
 from nearsight.bench.measure import device_ms, environment
 from nearsight.models.embed import PatchEmbed
 
@@ -56,7 +57,7 @@ def main() -> None:
     sets = [torch.randn(options.batch, 3, 224, 224, device=device) for _ in range(2)]
     record: dict = {"environment": environment(device), "batch": options.batch, "milliseconds": {}}
     for name, width in WIDTHS.items():
-        embed = PatchEmbed(16, 3, width).to(device)
+        embed = accelerate(PatchEmbed(16, 3, width)).to(device)
         row = record["milliseconds"][name] = {}
         for searched in (False, True):
             torch.backends.cudnn.benchmark = searched

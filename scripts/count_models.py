@@ -8,10 +8,10 @@ from pathlib import Path
 
 import nearsight
 from nearsight import list_models
-from nearsight.cli.models import count
+from nearsight.cost import model_cost
 
 if __name__ == "__main__":
     path = Path(nearsight.__file__).with_name("costs.json")
-    lines = [f" {json.dumps(name)}: {json.dumps(count(name))}" for name in list_models()]
+    lines = [f" {json.dumps(name)}: {json.dumps(model_cost(name))}" for name in list_models()]
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     print(f"{len(lines)} models written to {path}")

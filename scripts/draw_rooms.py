@@ -23,7 +23,7 @@ ROOMS = (
     ("datasets",),
     ("nn",),
     ("models",),
-    ("accelerate", "cost"),
+    ("acceleration", "cost"),
     ("weights",),
     ("analysis",),
     ("reports",),
@@ -32,7 +32,7 @@ ROOMS = (
     ("explorer", "bench"),
     ("cli",),
 )
-FRONT = {"__init__": {"models", "detection", "accelerate"}, "__main__": {"cli"}}
+FRONT = {"__init__": {"models", "detection", "acceleration"}, "__main__": {"cli"}}
 """The package itself, whose names are loaded when first used, and `python -m nearsight`."""
 
 _WIDTH, _HEIGHT, _ROW, _MARGIN = 132, 34, 74, 24

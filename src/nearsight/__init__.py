@@ -4,29 +4,21 @@
     model = nearsight.create_model("convit_tiny", num_classes=10)
     detector = nearsight.create_model("retinanet_resnet50", num_classes=3)
 
-Everything is loaded when first used, so that importing the package costs nothing.
+Names are loaded when first used, so that importing the package costs nothing.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from torch import nn
+    from .acceleration import accelerate, restore
+    from .models import create_model, list_models
 
-__all__ = ["create_model", "list_models"]
-
-
-def create_model(name: str, **arguments: Any) -> "nn.Module":
-    """Build a classifier or a detector by name; arguments are those of its class (`num_classes`, `in_chans`…)."""
-    from nearsight import models
-    from nearsight.detection.retinanet import create_detector
-
-    create = create_detector if str(name).startswith("retinanet") else models.create_model
-    return create(name, **arguments)
+__all__ = ["accelerate", "create_model", "list_models", "restore"]
 
 
-def list_models(pattern: str = "*") -> list[str]:
-    """Names of all classifiers and detectors that match a shell pattern, in alphabetical order."""
-    from nearsight import models
-    from nearsight.detection.retinanet import list_detectors
-
-    return sorted([*models.list_models(pattern), *list_detectors(pattern)])
+def __getattr__(name: str) -> Any:
+    if name in __all__:
+        room = ".acceleration" if name in ("accelerate", "restore") else ".models"
+        return getattr(import_module(room, __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,6 @@ papers, two ways of counting, found by fitting the rows they print:
 
 import copy
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +21,6 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from nearsight.models.registry import create_model
-from nearsight.models.resnet import ResNet
 from nearsight.models.size import as_pair
 from nearsight.models.vit import VisionTransformer
 from nearsight.nn.positional import GatedPositionalSelfAttention, PositionalSelfAttention
@@ -55,26 +53,18 @@ def count_cost(model: nn.Module, img_size: int | tuple[int, int], in_chans: int 
     return Cost(count_parameters(model), counter.get_total_flops())
 
 
-def own_size(model: nn.Module) -> tuple[int, int]:
-    """The input size a model was built for; a ResNet takes any, and its papers take 224."""
-    return model.img_size if isinstance(model, VisionTransformer) else (224, 224)
-
-
 def cost_by_name(name: str, img_size: int | tuple[int, int] | None = None, **arguments) -> Cost:
-    """Cost of a registered model, at its own input size unless another is given."""
+    """Cost of a registered model, at its own `img_size` unless another is given."""
     with torch.device("meta"):
         model = create_model(name, **arguments)
-    assert isinstance(model, VisionTransformer | ResNet)
-    return count_cost(model, own_size(model) if img_size is None else img_size, model.in_chans)
+    return count_cost(model, model.img_size if img_size is None else img_size, model.in_chans)  # type: ignore[arg-type]
 
 
-def model_cost(
-    name: str, img_size: int | tuple[int, int] | None = None, create: Callable[[str], nn.Module] = create_model
-) -> dict[str, Any]:
-    """What `nearsight models` shows of a model: input, parameters, operations in both papers' ways."""
+def model_cost(name: str, img_size: int | tuple[int, int] | None = None) -> dict[str, Any]:
+    """What `nearsight models` shows of a registered model: input, parameters, operations in both papers' ways."""
     with torch.device("meta"):
-        model = create(name)
-    size = own_size(model) if img_size is None else as_pair(img_size)
+        model = create_model(name)
+    size = as_pair(model.img_size if img_size is None else img_size)  # type: ignore[arg-type]
     cost = count_cost(model, size)
     row: dict[str, Any] = {"input": list(size), "parameters": cost.parameters, "flops": cost.flops}
     if isinstance(model, VisionTransformer):

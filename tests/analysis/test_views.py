@@ -7,9 +7,8 @@ import torch
 from nearsight.analysis import attention_maps, looking, mean_attention_maps, walk
 from nearsight.analysis.views import GlobalView, LocalView
 from nearsight.analysis.walk import inspectable, local_view, num_attention_layers
-from nearsight.detection.retinanet import create_detector
 from nearsight.functional import windows
-from nearsight.models import ResNet, VisionTransformer
+from nearsight.models import ResNet, VisionTransformer, create_model
 from nearsight.nn import LocalSelfAttention2d
 
 SETTINGS = {"width": 36, "depth": 4, "num_heads": 9, "num_gated_blocks": 2, "patch_size": 8, "img_size": (40, 56)}
@@ -153,7 +152,7 @@ def test_local_parts():
 
 
 def test_a_detector_is_its_body_and_the_local_attention_behind_it(monkeypatch):
-    detector = create_detector("retinanet_sasa_resnet26_attention", num_classes=2, channels=32, kernel_size=3)
+    detector = create_model("retinanet_sasa_resnet26_attention", num_classes=2, channels=32, kernel_size=3)
     detector.eval()
     x = torch.randn(2, 3, 64, 96)
     given = []
@@ -183,7 +182,7 @@ def test_a_detector_is_its_body_and_the_local_attention_behind_it(monkeypatch):
 
 
 def test_a_transformer_in_a_detector_sees_what_it_sees_alone():
-    detector = create_detector("retinanet_convit_tiny", num_classes=2, channels=16).eval()
+    detector = create_model("retinanet_convit_tiny", num_classes=2, channels=16).eval()
     x = torch.randn(1, 3, 64, 80)  # 80 is padded to 96
     body = detector.body
     padded = torch.nn.functional.pad(x, (0, 16, 0, 0))
@@ -192,4 +191,4 @@ def test_a_transformer_in_a_detector_sees_what_it_sees_alone():
     assert len(views) == len(alone) == num_attention_layers(detector) == 12
     torch.testing.assert_close(views[10].weights(), alone[10].weights())
     with pytest.raises(ValueError, match="no attention layers to look into"):
-        inspectable(create_detector("retinanet_resnet26", num_classes=2, channels=16))
+        inspectable(create_model("retinanet_resnet26", num_classes=2, channels=16))

@@ -5,10 +5,10 @@ import torch
 from nearsight.detection.anchors import BoxTargets
 from nearsight.detection.batches import ResidentPictures
 from nearsight.detection.outputs import detection_loss
-from nearsight.detection.retinanet import create_detector
 from nearsight.detection.sources import open_detection
 from nearsight.detection.views import ViewSettings
 from nearsight.images.order import epoch_order
+from nearsight.models import create_model
 
 
 def test_the_whole_step_is_one_graph():
@@ -17,7 +17,7 @@ def test_the_whole_step_is_one_graph():
     order = epoch_order(len(cells), 0, 0)
     inputs = pictures.inputs(order.indices[:2], order.keys[:2])
     shape = {"layers": (1, 1, 1, 1), "width_multiplier": 0.25, "channels": 16, "head_depth": 1, "num_classes": 3}
-    model = create_detector("retinanet_sasa_resnet26_convstem_attention", backend="reference", **shape)
+    model = create_model("retinanet_sasa_resnet26_convstem_attention", backend="reference", **shape)
 
     def step(index, view, boxes, labels):
         return detection_loss(model(pictures.pictures(index, view)), BoxTargets(boxes, labels)).total

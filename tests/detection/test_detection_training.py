@@ -18,7 +18,6 @@ from nearsight.classification.model import build_classifier
 from nearsight.detection.coco_metrics import Found, Truth
 from nearsight.detection.model import build_detector, with_backbone_options
 from nearsight.detection.report import draw_boxes
-from nearsight.detection.retinanet import create_detector
 from nearsight.detection.sources import open_detection
 from nearsight.detection.task import DetectionTask, compared
 from nearsight.detection.use import Detector
@@ -213,7 +212,7 @@ def test_warm_start_takes_the_attention_of_the_classification_run(tmp_path):
 def test_warm_start_from_a_detector_of_other_classes(tmp_path):
     from safetensors.torch import save_file
 
-    other = create_detector("retinanet_resnet26", num_classes=5, **TINY)
+    other = create_model("retinanet_resnet26", num_classes=5, **TINY)
     path = tmp_path / "detector.safetensors"
     save_file(other.state_dict(), path)
     detector = build_detector(tiny_recipe(init_from=str(path)), 3)

@@ -1,8 +1,5 @@
 """RetinaNet: SASA's Table 2, and torchvision's RetinaNet with the same weights."""
 
-import json
-from pathlib import Path
-
 import pytest
 import torch
 from torch.nn import functional as F
@@ -14,11 +11,10 @@ from nearsight.detection.anchors import AnchorGrid, anchor_sizes, pad_targets
 from nearsight.detection.heads import DetectionHead, DetectionHeads
 from nearsight.detection.outputs import detection_loss, postprocess
 from nearsight.detection.pyramid import FeaturePyramid, attention_mixer, group_norm
-from nearsight.detection.retinanet import RetinaNet, build_retinanet, create_detector, list_detectors
+from nearsight.detection.retinanet import RetinaNet, build_retinanet
 from nearsight.detection.torchvision_weights import load_torchvision_weights
+from nearsight.models import create_model
 from nearsight.nn import LocalSelfAttention2d
-
-PINNED = json.loads((Path(__file__).parent / "parameter_counts.json").read_text())
 
 # SASA's Table 2: FLOPS in B, parameters in M
 TABLE_2 = {
@@ -33,7 +29,7 @@ SMALL = {"layers": (1, 1, 1, 1), "width_multiplier": 0.25, "channels": 32, "head
 
 def on_meta(name):
     with torch.device("meta"):
-        return create_detector(name)
+        return create_model(name)
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +66,6 @@ def _relative_saving():
     )
 
 
-def test_every_detector_has_its_pinned_number_of_parameters():
-    counts = {name: sum(p.numel() for p in on_meta(name).parameters()) for name in list_detectors()}
-    assert counts == PINNED
-
-
 @pytest.fixture(scope="module")
 def twins():
     """torchvision's RetinaNet with random weights, and ours with the same."""
@@ -89,9 +80,7 @@ def twins():
         # Spread the scores, or nothing passes the threshold and the comparison of detections is empty.
         theirs.head.classification_head.cls_logits.weight.normal_(std=0.2)
         theirs.head.classification_head.cls_logits.bias.fill_(-3.0)
-    ours = create_detector(
-        "retinanet_resnet50", num_classes=11, norm="none", sizes=theirs.anchor_generator.sizes
-    ).eval()
+    ours = create_model("retinanet_resnet50", num_classes=11, norm="none", sizes=theirs.anchor_generator.sizes).eval()
     load_torchvision_weights(ours, theirs.state_dict())
     return theirs, ours
 
@@ -148,7 +137,7 @@ def test_detections_equal_torchvisions(twins):
 
 def test_frozen_batch_norm_eps_is_folded_into_the_weights(twins):
     theirs, _ = twins
-    ours = create_detector("retinanet_resnet50", num_classes=11, norm="none", scales_per_level=3)
+    ours = create_model("retinanet_resnet50", num_classes=11, norm="none", scales_per_level=3)
     weights = {name: value for name, value in theirs.state_dict().items() if not name.endswith("num_batches_tracked")}
     load_torchvision_weights(ours, weights, batch_norm_eps=0.0)
     x = torch.randn(2, 64, 5, 7)
@@ -161,14 +150,14 @@ def test_frozen_batch_norm_eps_is_folded_into_the_weights(twins):
 def test_other_weights_are_refused(twins):
     theirs, _ = twins
     with pytest.raises(ValueError, match="without norms"):
-        load_torchvision_weights(create_detector("retinanet_resnet50"), theirs.state_dict())
+        load_torchvision_weights(create_model("retinanet_resnet50"), theirs.state_dict())
 
 
 @pytest.mark.parametrize("name", ["retinanet_resnet26", "retinanet_sasa_resnet26_attention", "retinanet_convit_tiny"])
 @pytest.mark.parametrize("size", [(64, 96), (70, 45)])
 def test_any_image_size_forward_and_backward(name, size):
     shape = {"channels": 32, "head_depth": 1, "depth": 3, "num_gated_blocks": 2} if "convit" in name else SMALL
-    model = create_detector(name, num_classes=4, **shape)
+    model = create_model(name, num_classes=4, **shape)
     outputs = model(torch.randn(2, 3, *size))
     rows, cols = -(-size[0] // 32) * 4, -(-size[1] // 32) * 4
     assert outputs.class_logits[0].shape == (2, rows * cols * 6, 4)
@@ -179,7 +168,7 @@ def test_any_image_size_forward_and_backward(name, size):
 
 
 def test_padding_is_what_the_caller_would_have_padded():
-    model = create_detector("retinanet_sasa_resnet26_attention", num_classes=4, **SMALL).eval()
+    model = create_model("retinanet_sasa_resnet26_attention", num_classes=4, **SMALL).eval()
     images = torch.randn(1, 3, 45, 70)
     padded = torch.nn.functional.pad(images, (0, 26, 0, 19))
     with torch.no_grad():
@@ -199,7 +188,7 @@ def test_attention_takes_every_3x3_of_pyramid_and_heads():
 
 
 def test_a_fresh_class_head_believes_in_background():
-    model = create_detector("retinanet_resnet26", num_classes=4, **SMALL).eval()
+    model = create_model("retinanet_resnet26", num_classes=4, **SMALL).eval()
     with torch.no_grad():
         scores = torch.cat(model(torch.randn(1, 3, 64, 64)).class_logits, 1).sigmoid()
     assert 0.003 < scores.mean() < 0.03
@@ -208,21 +197,21 @@ def test_a_fresh_class_head_believes_in_background():
 def test_parts_that_do_not_fit_are_refused():
     backbone = build_retinanet("resnet26", num_classes=3, **SMALL).backbone
     pyramid = FeaturePyramid(backbone.stage_widths[1:], 32)
-    heads = DetectionHeads(32, num_anchors=9, num_classes=3)
+    heads = DetectionHeads(DetectionHead(32, 9, 3), DetectionHead(32, 9, 4))
     with pytest.raises(ValueError, match="9 anchors a position, the grid has 6"):
         RetinaNet(backbone, pyramid, heads, AnchorGrid())
     with pytest.raises(ValueError, match="for each of the 5 levels"):
         AnchorGrid(anchor_sizes(2, num_levels=4))
     with pytest.raises(ValueError, match="did you mean retinanet_resnet50"):
-        create_detector("retinanet_resnet5")
+        create_model("retinanet_resnet5")
     with pytest.raises(ValueError, match="heads must be one of 'conv', 'attention', not 'mlp'"):
-        create_detector("retinanet_resnet26", heads="mlp")
+        create_model("retinanet_resnet26", heads="mlp")
     with pytest.raises(ValueError, match="num_classes must be a whole number of at least 1, not 0"):
-        create_detector("retinanet_resnet26", num_classes=0)
+        create_model("retinanet_resnet26", num_classes=0)
     with pytest.raises(ValueError, match="does not take the argument 'colour'"):
-        create_detector("retinanet_resnet26", colour="red")
+        create_model("retinanet_resnet26", colour="red")
     with pytest.raises(ValueError, match="expected 3 channels"):
-        create_detector("retinanet_resnet26", **SMALL)(torch.zeros(1, 1, 64, 64))
+        create_model("retinanet_resnet26", **SMALL)(torch.zeros(1, 1, 64, 64))
 
 
 @pytest.mark.parametrize(
@@ -238,11 +227,11 @@ def test_parts_that_do_not_fit_are_refused():
 )
 def test_anchors_that_cannot_be_are_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        create_detector("retinanet_resnet26", **options)
+        create_model("retinanet_resnet26", **options)
 
 
 def test_a_batch_of_no_images():
-    outputs = create_detector("retinanet_resnet26", num_classes=3, **SMALL)(torch.zeros(0, 3, 64, 96))
+    outputs = create_model("retinanet_resnet26", num_classes=3, **SMALL)(torch.zeros(0, 3, 64, 96))
     assert [tuple(level.shape) for level in outputs.class_logits[:2]] == [(0, 8 * 12 * 6, 3), (0, 4 * 6 * 6, 3)]
     assert postprocess(outputs, []) == []
 
@@ -277,18 +266,31 @@ def test_attention_that_says_nothing_leaves_pyramid_and_heads_their_input():
     torch.testing.assert_close(head([fifth])[0], head.predictor(F.relu(fifth)).permute(0, 2, 3, 1).reshape(2, -1, 4))
 
 
+def test_the_papers_detector_without_shortcuts_can_be_built_by_name():
+    model = create_model("retinanet_sasa_resnet26_attention", shortcut=False, num_classes=2, **SMALL)
+    assert not any(part.shortcut for part in (model.pyramid, model.heads.classes, model.heads.boxes))
+    own = create_model("retinanet_sasa_resnet26_attention", num_classes=2, **SMALL)
+    assert all(part.shortcut for part in (own.pyramid, own.heads.classes, own.heads.boxes))
+    model.load_state_dict(own.state_dict())
+    images = torch.randn(1, 3, 64, 64)
+    assert not torch.allclose(model.eval()(images).class_logits[0], own.eval()(images).class_logits[0])
+    maps = [torch.randn(2, 8, 11, 13), torch.randn(2, 16, 6, 7), torch.randn(2, 24, 3, 5)]
+    silent = FeaturePyramid((8, 16, 24), 16, mixer=attention_mixer(3, 2, value_std=0.0))
+    assert not any(level.any() for level in silent(maps))
+
+
 @pytest.mark.parametrize(
     ("options", "start"),
     [
         ({}, "local"),
-        ({"backbone_attention": {"border": "zeros"}}, "local"),
-        ({"backbone_attention": {"start": "random"}}, "random"),
-        ({"backbone_attention": {"positions": "absolute"}}, "random"),
+        ({"attention": {"border": "zeros"}}, "local"),
+        ({"attention": {"start": "random"}}, "random"),
+        ({"attention": {"positions": "absolute"}}, "random"),
         ({"kernel_size": 1}, "random"),
     ],
 )
 def test_attention_in_a_backbone_starts_near_where_nothing_else_is_said(options, start):
-    model = create_detector("retinanet_sasa_resnet26_convstem", channels=16, **options)
+    model = create_model("retinanet_sasa_resnet26_convstem", channels=16, **options)
     starts = {layer.start for layer in model.backbone.modules() if isinstance(layer, LocalSelfAttention2d)}
     assert starts == {start}
 
@@ -299,19 +301,21 @@ ATTENTION_HEADS = "retinanet_sasa_resnet26_convstem_attention_heads"
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        (ATTENTION_HEADS, {"attention": {"star": "local"}}, "attention has no option 'star'; choose from"),
-        (ATTENTION_HEADS, {"attention": "local"}, "attention holds options of the attention layers"),
-        (ATTENTION_HEADS, {"attention": {"value_std": "small"}}, "value_std must be a finite number"),
-        (ATTENTION_HEADS, {"attention": {"bias": "no"}}, "bias must be true or false, not 'no'"),
-        (ATTENTION_HEADS, {"backbone_attention": {"star": "local"}}, "backbone_attention has no option 'star'"),
-        (ATTENTION_HEADS, {"backbone_atention": {"start": "random"}}, "did you mean backbone_attention"),
+        (ATTENTION_HEADS, {"head_attention": {"star": "local"}}, "head_attention has no option 'star'; choose from"),
+        (ATTENTION_HEADS, {"head_attention": "local"}, "head_attention holds options of the attention layers"),
+        (ATTENTION_HEADS, {"head_attention": {"value_std": "small"}}, "value_std must be a finite number"),
+        (ATTENTION_HEADS, {"head_attention": {"bias": "no"}}, "bias must be true or false, not 'no'"),
+        (ATTENTION_HEADS, {"attention": {"star": "local"}}, "attention has no option 'star'"),
+        (ATTENTION_HEADS, {"head_atention": {"start": "random"}}, "did you mean head_attention"),
+        (ATTENTION_HEADS, {"shortcut": 0}, "shortcut must be true or false, not 0"),
+        ("retinanet_resnet26", {"shortcut": False}, "both are of convolutions"),
         (ATTENTION_HEADS, {"backend": "cuda"}, "backend 'cuda' is unknown; choose one of triton, cpu, reference"),
         (ATTENTION_HEADS, {"channels": True}, "channels must be a whole number"),
-        ("retinanet_resnet26", {"backbone_attention": {"start": "random"}}, "resnet26 has no local attention"),
-        ("retinanet_deit_tiny", {"backbone_attention": {"start": "random"}}, "deit_tiny has no local attention"),
-        ("retinanet_resnet26", {"attention": {"border": "zeros"}}, "both are of convolutions"),
+        ("retinanet_resnet26", {"attention": {"start": "random"}}, "resnet26 has no local attention"),
+        ("retinanet_deit_tiny", {"attention": {"start": "random"}}, "deit_tiny has no local attention"),
+        ("retinanet_resnet26", {"head_attention": {"border": "zeros"}}, "both are of convolutions"),
     ],
 )
 def test_options_that_cannot_be_or_do_nothing_are_refused(name, options, message):
     with pytest.raises(ValueError, match=message):
-        create_detector(name, **options)
+        create_model(name, **options)

@@ -5,7 +5,7 @@ import warnings
 import pytest
 import torch
 
-from nearsight.accelerate import accelerate, restore
+from nearsight.acceleration import accelerate, restore
 from nearsight.models import create_model
 
 FAMILIES = {"deit_nano_32": 32, "convit_nano_32": 32, "resnet26": 64, "sasa_resnet26": 64}

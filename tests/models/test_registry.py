@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-import nearsight
-from nearsight.cost import cost_by_name, count_parameters, known_costs, model_cost, own_size
+from nearsight.cost import cost_by_name, count_parameters, known_costs, model_cost
 from nearsight.models import create_model, list_models, register
 from nearsight.models.resnet import _statistics_held
 
@@ -23,7 +22,7 @@ NUM_MAPS = {
 
 
 def test_every_registered_model_has_a_pinned_count_and_no_pin_is_stale():
-    assert set(nearsight.list_models()) == set(PINNED)
+    assert set(list_models()) == set(PINNED)
 
 
 @pytest.mark.parametrize("name", list_models())
@@ -62,7 +61,7 @@ def test_the_six_convits_have_exactly_the_released_parameters(name, parameters):
 @pytest.mark.parametrize("name", NUM_MAPS)
 def test_promises_of_every_model(name):
     model = create_model(name, num_classes=10, in_chans=2).eval()
-    size = own_size(model) if name.startswith(("deit", "convit")) else (32, 64)
+    size = model.img_size if name.startswith(("deit", "convit")) else (32, 64)
     images = torch.randn(2, 2, *size)
     features = model.forward_features(images)
     torch.testing.assert_close(model.forward_head(features), model(images))
@@ -84,7 +83,7 @@ def test_promises_of_every_model(name):
 @pytest.mark.parametrize("name", NUM_MAPS)
 def test_a_model_without_classes_gives_its_features(name):
     model = create_model(name, num_classes=0).eval()
-    images = torch.randn(1, 3, 32, 32) if "resnet" in name else torch.randn(1, 3, *own_size(model))
+    images = torch.randn(1, 3, 32, 32) if "resnet" in name else torch.randn(1, 3, *model.img_size)
     assert model(images).shape == (1, model.num_features)
 
 

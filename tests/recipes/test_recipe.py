@@ -146,6 +146,10 @@ def test_files_of_the_first_format_are_read(kind):
     assert {name: value for name, value in own.items() if name != "model_options"} == {
         name: stored[name] for name in own if name != "model_options"
     }
+    if kind is DetectionRecipe:  # names have the same meaning in all models now
+        options = stored["model_options"]
+        assert own["model_options"]["head_attention"] == options["attention"]
+        assert own["model_options"]["attention"] == options["backbone_attention"]
 
 
 def test_fewer_images_mean_more_epochs():

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nearsight.acceleration import accelerate
 from nearsight.bench.measure import Row, device_ms, median_ms, out_of_memory_named, peak_memory
 from nearsight.functional import local as equations
 from nearsight.kernels import (
@@ -113,7 +114,9 @@ def measure_stage(
         "conv": lambda: on_images(nn.Conv2d(channels, channels, 3, padding=1, bias=False)),
         "projection": lambda: on_images(nn.Conv2d(channels, 3 * channels, 1, bias=False)),
         "attention": lambda: on_projected(partial(local_attention, kernel_size=KERNEL_SIZE)),
-        "layer": lambda: on_images(LocalSelfAttention2d(channels, channels, KERNEL_SIZE, num_heads=NUM_HEADS)),
+        "layer": lambda: on_images(
+            accelerate(LocalSelfAttention2d(channels, channels, KERNEL_SIZE, num_heads=NUM_HEADS))
+        ),
         "unfold": lambda: on_projected(unfold_step),
         "flex": lambda: on_projected(flex_attention_step(side)),
     }

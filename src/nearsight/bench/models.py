@@ -48,9 +48,10 @@ def _plain_vit(dim: int, num_heads: int) -> Callable[[], nn.Module]:
 
 def _ours(name: str, **options: Any) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
+        from nearsight.acceleration import accelerate
         from nearsight.models import create_model
 
-        return create_model(name, **options)
+        return accelerate(create_model(name, **options))
 
     return build
 

@@ -33,9 +33,9 @@ class PredictOptions:
 
 
 def _models() -> list[str]:
-    from nearsight.models import list_models
+    from nearsight.models.registry import backbone_of, list_models
 
-    return list_models()
+    return [name for name in list_models() if backbone_of(name) is None]
 
 
 def _open_task(recipe: ClassificationRecipe, *, fit_batch: bool = False) -> ClassificationTask:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearsight.accelerate import accelerate
+from nearsight.acceleration import accelerate
 from nearsight.analysis.pictures import normalisation
 from nearsight.classification.model import build_classifier, require_size, timm_model
 from nearsight.classification.recipe import ClassificationRecipe

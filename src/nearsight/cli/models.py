@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
-DETECTOR_SIZE = 640
 """Side of the picture that detectors are counted at."""
 # What you have, what to take, and what else to know.
 CHOICES = (
@@ -63,7 +62,7 @@ def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | N
     from rich.table import Table
 
     from nearsight import list_models
-    from nearsight.cost import known_costs
+    from nearsight.cost import known_costs, model_cost
     from nearsight.models.reported import REPORTED
 
     names = list_models(pattern)
@@ -77,7 +76,7 @@ def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | N
     rows = []
     known = known_costs() if img_size is None else {}
     for name in track(names, "counting", console=Console(stderr=True), transient=True, disable=img_size is None):
-        row: dict[str, Any] = {"name": name, **(known.get(name) or count(name, img_size))}
+        row: dict[str, Any] = {"name": name, **(known.get(name) or model_cost(name, img_size))}
         paper = REPORTED.get(name)
         if paper is not None:
             row["reported"] = paper._asdict()
@@ -100,15 +99,6 @@ def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | N
         json.write_text(json_format.dumps(rows, indent=2) + "\n")
         console.print(f"written to {json}")
     return 0
-
-
-def count(name: str, img_size: int | None = None) -> dict[str, Any]:
-    """Input, parameters and operations of a classifier or a detector, the latter at 640 pixels unless told."""
-    from nearsight import create_model
-    from nearsight.cost import model_cost
-    from nearsight.detection.retinanet import list_detectors
-
-    return model_cost(name, img_size or (DETECTOR_SIZE if name in list_detectors() else None), create_model)
 
 
 def _which_to_take() -> "Table":

@@ -42,9 +42,9 @@ def _recognises(source: str) -> bool:
 
 
 def _models() -> list[str]:
-    from nearsight.detection.retinanet import list_detectors
+    from nearsight.models.registry import backbone_of, list_models
 
-    return list_detectors()
+    return [name for name in list_models() if backbone_of(name) is not None]
 
 
 def _open_task(recipe: DetectionRecipe, *, fit_batch: bool = False) -> DetectionTask:

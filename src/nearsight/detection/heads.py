@@ -18,7 +18,7 @@ class DetectionHead(nn.Module):
     kind "conv": 3×3 convolutions, the prediction is one too. kind "attention": every 3×3 is local attention, also the
     one that predicted (hence one layer more), and a pointwise convolution ends the head: it mixes the attention's heads
     and makes the outputs. With five attention layers SASA's Table 2 has its parameters; with four, 0.4 M too few.
-    Around each attention goes a shortcut, which the paper does not state and which has no parameters.
+    Around each attention goes a `shortcut`, which the paper does not state and which has no parameters.
     """
 
     def __init__(
@@ -31,10 +31,12 @@ class DetectionHead(nn.Module):
         depth: int = 4,
         attention: dict | None = None,
         norm: Norm = no_norm,
+        shortcut: bool = True,
         prior: float | None = None,
     ) -> None:
         super().__init__()
-        self.num_outputs, self.shortcut = num_outputs, kind == "attention"
+        self.num_anchors, self.num_outputs = num_anchors, num_outputs
+        self.shortcut = shortcut and kind == "attention"
         mixer = conv_mixer if kind == "conv" else attention_mixer(**(attention or {}))
         layers, extent = (depth, 3) if kind == "conv" else (depth + 1, 1)
         self.mixers = nn.ModuleList(mixer(channels, 1) for _ in range(layers))
@@ -64,28 +66,10 @@ class DetectionHead(nn.Module):
 class DetectionHeads(nn.Module):
     """The pair of heads RetinaNet needs, alike but for their outputs."""
 
-    def __init__(
-        self,
-        channels: int = 256,
-        *,
-        num_anchors: int,
-        num_classes: int,
-        kind: Kind = "conv",
-        depth: int = 4,
-        attention: dict | None = None,
-        norm: Norm = no_norm,
-    ) -> None:
+    def __init__(self, classes: DetectionHead, boxes: DetectionHead) -> None:
         super().__init__()
-        self.num_classes, self.num_anchors = num_classes, num_anchors
-
-        def head(num_outputs: int, prior: float | None = None) -> DetectionHead:
-            return DetectionHead(
-                channels, num_anchors, num_outputs,
-                kind=kind, depth=depth, attention=attention, norm=norm, prior=prior,
-            )  # fmt: skip
-
-        self.classes = head(num_classes, PRIOR)
-        self.boxes = head(4)
+        self.classes, self.boxes = classes, boxes
+        self.num_classes, self.num_anchors = classes.num_outputs, classes.num_anchors
 
     def forward(self, levels: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
         return self.classes(levels), self.boxes(levels)

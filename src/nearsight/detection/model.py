@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-
 from torch import Tensor, nn
 
 from nearsight.detection.recipe import DetectionRecipe
-from nearsight.detection.retinanet import RetinaNet, backbone_of, build_retinanet, create_detector
+from nearsight.detection.retinanet import RetinaNet
 from nearsight.detection.vit_backbone import ViTBackbone
+from nearsight.models.registry import backbone_of, create_model
 from nearsight.recipes.recipe import Recipe
 from nearsight.runs.folder import RunFolder
 from nearsight.tasks import refuse_models_of_others
@@ -22,9 +21,10 @@ _CLASSIFIER_HEADS = ("fc", "head", "head_dist")
 def build_detector(recipe: DetectionRecipe, num_classes: int) -> RetinaNet:
     """The recipe's detector with fresh weights, or with those in ``init_from``: a detector's, or a classifier's."""
     refuse_models_of_others(recipe.task, recipe.model)
-    model = create_detector(
+    model = create_model(
         recipe.model, num_classes=num_classes, **{"drop_path_rate": recipe.drop_path, **recipe.model_options}
     )
+    assert isinstance(model, RetinaNet)
     if recipe.init_from:
         weights = read_weights(recipe.init_from)
         if any(name.startswith("heads.") for name in weights):
@@ -74,11 +74,7 @@ def with_backbone_options(recipe: DetectionRecipe, run: RunFolder) -> DetectionR
         if begun is None or begun.init_from != recipe.init_from:
             return recipe
         return recipe.with_changes(model_options={**begun.model_options, **recipe.model_options})
-    heads = inspect.signature(build_retinanet).parameters  # what has the same name there means something else
-    renamed = {"attention": "backbone_attention"}
-    stated = {name: value for name, value in origin.stated_options.items() if name in renamed or name not in heads}
-    options = {renamed.get(name, name): value for name, value in stated.items()}
-    return recipe.with_changes(model_options={**options, **recipe.model_options})
+    return recipe.with_changes(model_options={**origin.stated_options, **recipe.model_options})
 
 
 def _backbone_run(recipe: DetectionRecipe) -> Recipe | None:

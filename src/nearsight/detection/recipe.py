@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from nearsight.recipes.fields import TINY, option
 from nearsight.recipes.recipe import Recipe
@@ -26,6 +26,15 @@ class DetectionRecipe(ViewFields, Recipe):
     """One run of a detector, completely."""
 
     task: ClassVar[str] = "detection"
+
+    @classmethod
+    def updated(cls, fields: dict[str, Any]) -> dict[str, Any]:
+        """`attention` was that of pyramid and heads, and the backbone's had another name."""
+        now = {"attention": "head_attention", "backbone_attention": "attention"}
+        options = fields.get("model_options") or {}
+        if isinstance(options, dict):
+            fields = {**fields, "model_options": {now.get(name, name): value for name, value in options.items()}}
+        return super().updated(fields)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -7,17 +7,15 @@ as well as the heads', but its 22.0 M and 110 to 111 B are what attention in the
 counted, `…_attention` as it is described.
 """
 
-import inspect
 import math
 from collections.abc import Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nearsight.detection.anchors import AnchorGrid, anchor_sizes
-from nearsight.detection.heads import DetectionHeads, Kind
+from nearsight.detection.heads import PRIOR, DetectionHead, DetectionHeads, Kind
 from nearsight.detection.outputs import DetectorOutputs
 from nearsight.detection.pyramid import (
     MIXER_OPTIONS,
@@ -29,12 +27,12 @@ from nearsight.detection.pyramid import (
     no_norm,
 )
 from nearsight.detection.vit_backbone import ViTBackbone
-from nearsight.models.registry import arguments_of, create_model, did_you_mean
+from nearsight.models.registry import arguments_of, create_model, register
 from nearsight.models.resnet import ATTENTION_OPTIONS, attention_options
 from nearsight.models.sizes import RESNET_LAYERS
 from nearsight.models.vit import VisionTransformer
 from nearsight.nn import LocalSelfAttention2d
-from nearsight.nn.checks import require_choice, require_images, require_positive
+from nearsight.nn.checks import require_choice, require_images, require_positive, require_switch
 
 NORMS: dict[str, Norm] = {"none": no_norm, "group": group_norm}
 
@@ -45,6 +43,8 @@ class RetinaNet(nn.Module):
     The backbone's last three maps (`forward_intermediates`) feed the pyramid. Any image size: what the stride does not
     divide is padded with zeros, the mean colour of normalised images, on the right and below.
     """
+
+    img_size = (640, 640)  # that SASA counts; any will do
 
     def __init__(
         self, backbone: nn.Module, pyramid: FeaturePyramid, heads: DetectionHeads, anchors: AnchorGrid | None = None
@@ -99,17 +99,19 @@ def build_retinanet(
     smallest_anchor: int = 32,
     aspect_ratios: Sequence[float] = (0.5, 1.0, 2.0),
     attention: dict | None = None,
-    backbone_attention: dict | None = None,
+    head_attention: dict | None = None,
+    shortcut: bool = True,
     backend: str | None = None,
     **backbone_options: Any,
 ) -> RetinaNet:
     """A RetinaNet on a registered backbone.
 
     `norm` sits after each 3×3 (or attention) of pyramid and heads, not after predictions. "group" trains from scratch;
-    "none" is what torchvision's first RetinaNet has. `attention` goes to `LocalSelfAttention2d` in pyramid and heads,
-    `backbone_attention` in a ResNet, where it starts local unless it says otherwise: trained from scratch, boxes are
-    looser with a random start. `backbone_options` go to the backbone itself. Anchors: `scales_per_level` ×
-    `aspect_ratios` a position, the smallest of side `smallest_anchor` on the finest level; or every side in `sizes`.
+    "none" is what torchvision's first RetinaNet has. `attention` holds options of the backbone's local attention, which
+    starts local unless it says otherwise (trained from scratch, boxes are looser with a random start);
+    `head_attention` those of the attention in pyramid and heads, and `shortcut` leads around each of that: without is
+    as SASA describes it. `backbone_options` go to the backbone itself. Anchors: `scales_per_level` × `aspect_ratios` a
+    position, the smallest of side `smallest_anchor` on the finest level; or every side in `sizes`.
     """
     require_choice("pyramid", pyramid, ("conv", "attention"))
     require_choice("heads", heads, ("conv", "attention"))
@@ -121,18 +123,28 @@ def build_retinanet(
         raise ValueError(f"sizes must list the anchors' sides of each level, not {sizes!r}")
     for level in sizes or ():
         _require_positive("each level of sizes", level)
-    layer = {"backend": backend, **attention_options("attention", attention, (*ATTENTION_OPTIONS, *MIXER_OPTIONS))}
-    if attention and "attention" not in (pyramid, heads):
+    require_switch(shortcut=shortcut)
+    options = attention_options("head_attention", head_attention, (*ATTENTION_OPTIONS, *MIXER_OPTIONS))
+    layer = {"backend": backend, **options}
+    if "attention" not in (pyramid, heads) and (head_attention or not shortcut):
+        stated = f"head_attention={head_attention!r}" if head_attention else "shortcut=False"
         raise ValueError(
-            f"attention={attention!r} is for attention in pyramid and heads, and both are of convolutions; take a "
-            "detector whose name ends in _attention_heads or _attention, or backbone_attention for the backbone"
+            f"{stated} is for attention in pyramid and heads, and both are of convolutions; take a detector whose name "
+            "ends in _attention_heads or _attention"
         )
-    body, finest_stride = _backbone(backbone, backbone_attention, {"backend": backend, **backbone_options})
+    body, finest_stride = _backbone(backbone, attention, {"backend": backend, **backbone_options})
     anchors = AnchorGrid(
         anchor_sizes(scales_per_level, smallest_anchor) if sizes is None else sizes,
         aspect_ratios,
         strides=[finest_stride * 2**level for level in range(5)],
     )
+
+    def head(num_outputs: int, prior: float | None = None) -> DetectionHead:
+        return DetectionHead(
+            channels, anchors.num_anchors, num_outputs,
+            kind=heads, depth=head_depth, attention=layer, norm=NORMS[norm], shortcut=shortcut, prior=prior,
+        )  # fmt: skip
+
     return RetinaNet(
         body,
         FeaturePyramid(
@@ -140,17 +152,9 @@ def build_retinanet(
             channels,
             mixer=conv_mixer if pyramid == "conv" else attention_mixer(**layer),
             norm=NORMS[norm],
-            shortcut=pyramid == "attention",
+            shortcut=shortcut and pyramid == "attention",
         ),
-        DetectionHeads(
-            channels,
-            num_anchors=anchors.num_anchors,
-            num_classes=num_classes,
-            kind=heads,
-            depth=head_depth,
-            attention=layer,
-            norm=NORMS[norm],
-        ),
+        DetectionHeads(head(num_classes, PRIOR), head(4)),
         anchors,
     )
 
@@ -167,17 +171,15 @@ def _is_positive(value: Any) -> bool:
 def _backbone(name: str, attention: dict | None, options: dict[str, Any]) -> tuple[Any, int]:
     """The network that makes three maps, and the stride of its finest."""
     known = arguments_of(name)
-    if known:
-        _refuse_unknown(name, known, options)
-    stated = attention_options("backbone_attention", attention)
+    stated = attention_options("attention", attention)
     if "attention" in known:
         near = stated.get("positions", "relative") == "relative"  # else it cannot start local
         options["attention"] = {"start": "local", **stated} if near else stated
     body = create_model(name, num_classes=0, **options)
     if stated and not any(isinstance(module, LocalSelfAttention2d) for module in body.modules()):
         raise ValueError(
-            f"backbone_attention={attention!r} has nothing to act on: {name} has no local attention; take a detector "
-            "on a sasa_resnet"
+            f"attention={attention!r} has nothing to act on: {name} has no local attention; take a detector on a "
+            "sasa_resnet, or head_attention for the attention in pyramid and heads"
         )
     if isinstance(body, VisionTransformer):
         wrapped = ViTBackbone(body)
@@ -185,52 +187,18 @@ def _backbone(name: str, attention: dict | None, options: dict[str, Any]) -> tup
     return body, 8
 
 
-def _refuse_unknown(backbone: str, known: list[str], options: dict[str, Any]) -> None:
-    """Options that neither the detector nor its backbone takes."""
-    for option in options:
-        if option not in known:
-            own = inspect.signature(build_retinanet).parameters.values()
-            others = [*(one.name for one in own if one.kind is not one.VAR_KEYWORD), *known]
-            hint = did_you_mean(option, others, f"it takes {', '.join(others)}")
-            raise ValueError(f"a detector on {backbone} does not take the argument {option!r}; {hint}")
-
-
-def _table() -> dict[str, dict[str, str]]:
-    """name → arguments of `build_retinanet`: SASA's Table 2 for three depths, and transformers, which no paper has."""
-    rows: dict[str, dict[str, str]] = {}
+def _register_all() -> None:
+    """SASA's Table 2 for three depths, and transformers, which no paper has."""
     for depth in RESNET_LAYERS:
-        rows[f"retinanet_resnet{depth}"] = {"backbone": f"resnet{depth}"}
+        register(f"retinanet_resnet{depth}", build_retinanet, backbone=f"resnet{depth}")
         for backbone in (f"sasa_resnet{depth}_convstem", f"sasa_resnet{depth}"):
-            rows[f"retinanet_{backbone}"] = {"backbone": backbone}
-            rows[f"retinanet_{backbone}_attention_heads"] = {"backbone": backbone, "heads": "attention"}
-            rows[f"retinanet_{backbone}_attention"] = {
-                "backbone": backbone,
-                "pyramid": "attention",
-                "heads": "attention",
-            }
+            name = f"retinanet_{backbone}"
+            register(name, build_retinanet, backbone=backbone)
+            register(f"{name}_attention_heads", build_retinanet, backbone=backbone, heads="attention")
+            register(f"{name}_attention", build_retinanet, backbone=backbone, heads="attention", pyramid="attention")
     for size in ("tiny", "small", "base"):
         for family in ("convit", "deit"):
-            rows[f"retinanet_{family}_{size}"] = {"backbone": f"{family}_{size}"}
-    return rows
+            register(f"retinanet_{family}_{size}", build_retinanet, backbone=f"{family}_{size}")
 
 
-_DETECTORS = _table()
-
-
-def list_detectors(pattern: str = "*") -> list[str]:
-    """Names of all detectors that match a shell pattern, in alphabetical order."""
-    return sorted(name for name in _DETECTORS if fnmatchcase(name, pattern))
-
-
-def backbone_of(name: str) -> str | None:
-    """The registered model that a detector stands on; None for an unknown name."""
-    return _DETECTORS[name]["backbone"] if name in _DETECTORS else None
-
-
-def create_detector(name: str, **arguments: Any) -> RetinaNet:
-    """Build a detector by name; arguments go to `build_retinanet` (`num_classes`, `norm`, `channels`…)."""
-    if name not in _DETECTORS:
-        hint = did_you_mean(name, _DETECTORS, f"the detectors are {', '.join(list_detectors())}")
-        raise ValueError(f"no detector is named {name!r}; {hint}")
-    arguments = {**_DETECTORS[name], **arguments}
-    return build_retinanet(**arguments)
+_register_all()

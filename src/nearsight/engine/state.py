@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from nearsight.accelerate import accelerate
+from nearsight.acceleration import accelerate
 from nearsight.engine.distributed import (
     World,
     gather_model,

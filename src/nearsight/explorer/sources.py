@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nearsight.acceleration import accelerate
 from nearsight.analysis.pictures import model_size
 from nearsight.analysis.walk import Detector, inspectable
 from nearsight.classification.inspection import top_classes
@@ -54,7 +55,7 @@ class ModelSource:
             model = self._timm() if self.spec.startswith("timm:") else create_model(self.spec)
         if self._weights is not None:
             _load(model, read_weights(self._weights), str(self._weights))
-        return inspectable(model).eval()
+        return accelerate(inspectable(model)).eval()
 
     def image_size(self, model: nn.Module) -> tuple[int, int]:
         """Height and width of the pictures it is shown."""
@@ -105,7 +106,7 @@ class RunSource:
             except DiskError as error:
                 raise ValueError(str(error)) from error
             load_weights(model, weights, f"step {step} of {self.name}")
-        return inspectable(model).eval()
+        return accelerate(inspectable(model)).eval()
 
     def image_size(self, model: nn.Module) -> tuple[int, int]:
         """Height and width of the pictures it is shown: the run's own, up to what a detector's stride divides."""

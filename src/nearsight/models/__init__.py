@@ -1,6 +1,5 @@
 """Every network of both papers, by name."""
 
-from . import sizes  # noqa: F401  registers the models
 from .registry import create_model, list_models, register
 from .resnet import ResNet
 from .vit import VisionTransformer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from nearsight.accelerate import accelerate
+from nearsight.acceleration import accelerate
 from nearsight.runs.folder import RunFolder
 
 

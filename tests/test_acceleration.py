@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_hook, register_module_full_backward_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nearsight.accelerate import FAST, FastFeedForward, FastLinear, accelerate, restore
+from nearsight.acceleration import FAST, FastFeedForward, FastLinear, accelerate, restore
 from nearsight.bench.measure import peak_memory
 from nearsight.kernels import linear_layer
 from nearsight.models import create_model
