@@ -15,7 +15,7 @@ from nearsight.models import create_model
 from nearsight.models.registry import arguments_of
 from nearsight.tasks import refuse_models_of_others
 from nearsight.weights.files import read_weights
-from nearsight.weights.loading import load_weights
+from nearsight.weights.loading import CLASSIFIER_HEADS, load_weights
 from nearsight.weights.origin import require_network
 
 
@@ -24,7 +24,7 @@ def build_classifier(recipe: ClassificationRecipe, num_classes: int) -> nn.Modul
     model = _fresh(recipe, num_classes)
     if recipe.init_from:
         require_network(recipe.init_from, recipe.model, recipe.model, "use --model {}")
-        load_weights(model, read_weights(recipe.init_from), recipe.init_from, new_head=True)
+        load_weights(model, read_weights(recipe.init_from), recipe.init_from, may_differ=CLASSIFIER_HEADS)
     return model
 
 

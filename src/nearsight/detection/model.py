@@ -12,10 +12,8 @@ from nearsight.recipes.recipe import Recipe
 from nearsight.runs.folder import RunFolder
 from nearsight.tasks import refuse_models_of_others
 from nearsight.weights.files import read_weights
-from nearsight.weights.loading import load_weights
+from nearsight.weights.loading import CLASSIFIER_HEADS, load_weights
 from nearsight.weights.origin import origin_recipe, require_network
-
-_CLASSIFIER_HEADS = ("fc", "head", "head_dist")
 
 
 def build_detector(recipe: DetectionRecipe, num_classes: int) -> RetinaNet:
@@ -28,12 +26,12 @@ def build_detector(recipe: DetectionRecipe, num_classes: int) -> RetinaNet:
     if recipe.init_from:
         weights = read_weights(recipe.init_from)
         if any(name.startswith("heads.") for name in weights):
-            _load_detector(model, weights, recipe.init_from)
+            load_weights(model, weights, recipe.init_from, may_differ=("heads.classes.predictor.",))
         else:
             network = str(recipe.model_options.get("backbone", backbone_of(recipe.model)))
             wanted = f"{recipe.model}, which stands on {network}"
             require_network(recipe.init_from, network, wanted, "take a detector on {}")
-            body = {name: value for name, value in weights.items() if name.partition(".")[0] not in _CLASSIFIER_HEADS}
+            body = {name: value for name, value in weights.items() if not name.startswith(CLASSIFIER_HEADS)}
             _load_backbone(model.backbone, body, recipe)
     return model
 
@@ -50,17 +48,6 @@ def _load_backbone(backbone: nn.Module, weights: dict[str, Tensor], recipe: Dete
         backbone.vit.set_input_size(origin.image_size)
         load_weights(backbone.vit, weights, recipe.init_from)
         backbone.vit.set_input_size(size)
-
-
-def _load_detector(model: RetinaNet, weights: dict[str, Tensor], origin: str) -> None:
-    """All of a detector; its class prediction starts anew where the classes are others."""
-    own = model.state_dict()
-    fresh = [
-        name
-        for name in own
-        if name.startswith("heads.classes.predictor.") and name in weights and weights[name].shape != own[name].shape
-    ]
-    load_weights(model, {**weights, **{name: own[name] for name in fresh}}, origin)
 
 
 def with_backbone_options(recipe: DetectionRecipe, run: RunFolder) -> DetectionRecipe:

@@ -8,27 +8,28 @@ from torch import Tensor, nn
 from nearsight.acceleration import accelerate
 from nearsight.runs.folder import RunFolder
 
+CLASSIFIER_HEADS = ("fc.", "head.", "head_dist.")
+"""How the names of a classifier's last layers begin."""
 
-def load_weights(model: nn.Module, weights: dict[str, Tensor], origin: str, *, new_head: bool = False) -> list[str]:
+
+def load_weights(
+    model: nn.Module, weights: dict[str, Tensor], origin: str, *, may_differ: tuple[str, ...] = ()
+) -> None:
     """Put ``weights`` into ``model``; every mismatch is named in one error.
 
-    With ``new_head``, a classifier whose shape differs keeps its fresh weights; their names are returned.
+    What begins with ``may_differ`` and has another shape, such as a head for other classes, keeps the model's values.
     """
     own = model.state_dict()
-    fresh = [
-        name
-        for name, value in own.items()
-        if new_head and name.split(".")[0] in ("head", "head_dist", "fc")
-        if name in weights and weights[name].shape != value.shape
-    ]
+    kept = [name for name in own if name.startswith(may_differ) and name in weights]
+    weights = {**weights, **{name: own[name] for name in kept if weights[name].shape != own[name].shape}}
     missing = sorted(set(own) - set(weights))
     unknown = sorted(set(weights) - set(own))
     shapes = [
         f"{name} {tuple(weights[name].shape)} instead of {tuple(value.shape)}"
         for name, value in own.items()
-        if name in weights and name not in fresh and weights[name].shape != value.shape
+        if name in weights and weights[name].shape != value.shape
     ]
-    unfit = [name for name in own if name in weights and name not in fresh and not _fits(weights[name], own[name])]
+    unfit = [name for name in own if name in weights and not _fits(weights[name], own[name])]
     faults = [
         f"{label}: {', '.join(names[:5])}{' …' if len(names) > 5 else ''}"
         for label, names in (
@@ -41,8 +42,7 @@ def load_weights(model: nn.Module, weights: dict[str, Tensor], origin: str, *, n
     ]
     if faults:
         raise ValueError(f"{origin} does not fit the model: {'; '.join(faults)}")
-    model.load_state_dict({name: own[name] if name in fresh else weights[name] for name in own})
-    return fresh
+    model.load_state_dict({name: weights[name] for name in own})
 
 
 def trained_model(model: nn.Module, run: RunFolder, device: torch.device) -> nn.Module:
