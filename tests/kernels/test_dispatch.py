@@ -1,5 +1,8 @@
 """The choice of a backend: visible, forced by name, and never silent about a refusal."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -154,3 +157,22 @@ def test_meta_tensors_take_plain_operators():
     projected = torch.empty(1, 3, 5, 3, 2, 4, device="meta")
     assert local_attention(projected, kernel_size=3).shape == (1, 3, 5, 2, 4)
     assert explain_local_attention(projected, kernel_size=3)[-1].chosen
+
+
+def test_without_triton_its_backends_say_so_and_others_run():
+    script = """
+import sys
+sys.modules["triton"] = None  # as if it were not installed
+import torch
+from nearsight import kernels
+projected, qkv = torch.randn(1, 3, 5, 3, 2, 4), torch.randn(1, 15, 3, 2, 4)
+parameters = torch.randn(2, 3), torch.randn(2), torch.randn(2)
+assert kernels.local_attention(projected, kernel_size=3).shape == (1, 3, 5, 2, 4)
+assert kernels.gated_positional_attention(qkv, *parameters, grid_size=(3, 5)).shape == (1, 2, 15, 4)
+said = kernels.explain_local_attention(projected, kernel_size=3)
+said += kernels.explain_gated_positional_attention(qkv, *parameters, grid_size=(3, 5))
+print([str(one) for one in said if "Triton is not installed" in str(one)])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert [name in done.stdout for name in ("triton:", "joint:", "fused:", "cpu:")] == [True, True, True, False]

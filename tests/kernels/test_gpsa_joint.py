@@ -1,12 +1,8 @@
 """GPSA's joint kernels against the equation in float64, by Triton's interpreter: the same source that runs on a GPU."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from interpreter import results_of
 from torch.utils.flop_counter import FlopCounterMode
 
 pytest.importorskip("triton")
@@ -14,7 +10,6 @@ pytest.importorskip("triton")
 from nearsight.kernels.gpsa.joint_plans import FORWARD, forward_plan, spans, tiling
 from nearsight.kernels.gpsa.layout import stride_unit
 
-SCRIPT = Path(__file__).with_name("interpreted_joint.py")
 CASES = (
     "odd_rectangle", "prime_row", "one_tile", "padded", "all_tiles_of_an_image", "all_tiles_with_a_rest",
     "plans_in_use", "plans_in_use_48",
@@ -23,9 +18,7 @@ CASES = (
 
 @pytest.fixture(scope="module")
 def errors():
-    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=170)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return results_of("interpreted_joint.py")
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -1,19 +1,14 @@
 """The Triton kernels against the equations in float64, by Triton's interpreter: the same source that runs on a GPU."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
+from interpreter import results_of
 from torch.utils.flop_counter import FlopCounterMode
 
 pytest.importorskip("triton")
 
 import nearsight.kernels  # noqa: F401 (it brings the operators)
 
-SCRIPT = Path(__file__).with_name("interpreted_local.py")
 LOCAL = (
     "threads_bfloat16", "threads_float32_heads", "threads_even_window", "threads_no_content",
     "dense_heads", "dense_padded_channels", "dense_no_content", "dense_even_window", "dense_wide_window",
@@ -23,9 +18,7 @@ LOCAL = (
 
 @pytest.fixture(scope="module")
 def errors():
-    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, timeout=170)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout.splitlines()[-1])
+    return results_of("interpreted_local.py")
 
 
 @pytest.mark.parametrize("case", LOCAL)
