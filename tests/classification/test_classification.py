@@ -346,6 +346,11 @@ def test_a_run_goes_on_though_its_data_moved_and_what_it_started_from_is_gone(ru
     assert json.loads((tmp_path / "run" / "done.json").read_text()) == earlier
 
 
+def test_a_detector_is_refused_by_name(folder):
+    with pytest.raises(ValueError, match="retinanet_resnet26 is a model for detection, not for classification"):
+        ClassificationTask(_recipe(folder, model="retinanet_resnet26", model_options={}, patch_size=0)).build_model()
+
+
 def test_weights_of_another_kind_of_model_are_refused_by_name(run, folder):
     recipe = _recipe(folder, init_from=str(run), model="deit_nano_32", model_options={"width": 36, "depth": 2})
     with pytest.raises(ValueError, match="is a run of convit_nano_32, whose weights do not fit deit_nano_32"):

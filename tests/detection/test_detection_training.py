@@ -26,7 +26,7 @@ from nearsight.engine.training import train
 from nearsight.images.unreadable import BadImageLog
 from nearsight.models import create_model
 from nearsight.nn import LocalSelfAttention2d
-from nearsight.recipes.files import freeze
+from nearsight.recipes.files import apply_changes, freeze
 from nearsight.recipes.named import named_recipe
 from nearsight.runs.checkpoint import CheckpointStore
 from nearsight.runs.exits import PreemptedError
@@ -225,15 +225,17 @@ def test_warm_start_from_a_detector_of_other_classes(tmp_path):
     [
         ({"data": ""}, "no data was given"),
         ({"batch": 64}, "batch 64 is larger than the 36 training images"),
-        ({"first_classes": 2}, "first_classes is for classification"),
-        ({"teacher": "timm:resnet18", "distillation": "hard"}, "does not learn from a teacher"),
-        ({"smallest_scale": 2.0}, "scales must be positive and in order"),
-        ({"image_height": -5}, "at least one pixel"),
+        ({"first_classes": 2}, "first_classes is for classification; detection does not read it"),
+        ({"teacher": "timm:resnet18", "distillation": "hard"}, "teacher is for classification; detection does not"),
+        ({"smallest_scale": 2.0}, r"smallest_scale \(2\) must not be above largest_scale \(1.3\)"),
+        ({"smallest_scale": 0.0}, "smallest_scale must be above 0"),
+        ({"image_height": -5}, "image_height must be at least 0, got -5"),
+        ({"model": "resnet26"}, "resnet26 is a model for classification, not for detection"),
     ],
 )
 def test_recipes_that_cannot_work_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        DetectionTask(tiny_recipe(**changes))
+        DetectionTask(apply_changes(tiny_recipe(), changes, where="the command line")).build_model()
 
 
 def test_a_fraction_keeps_as_many_updates():

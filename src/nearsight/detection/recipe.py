@@ -39,4 +39,6 @@ class DetectionRecipe(ViewFields, Recipe):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.smallest_scale > self.largest_scale:
-            raise ValueError(f"smallest_scale {self.smallest_scale:g} is above largest_scale {self.largest_scale:g}")
+            raise ValueError(
+                f"smallest_scale ({self.smallest_scale:g}) must not be above largest_scale ({self.largest_scale:g})"
+            )
