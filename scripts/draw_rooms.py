@@ -8,6 +8,7 @@ others imply (a → b → c makes a → c superfluous) is left out. tests/test_i
 
 from __future__ import annotations
 
+import argparse
 import ast
 from html import escape
 from pathlib import Path
@@ -121,5 +122,6 @@ def draw() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     DRAWING.write_text(draw())
     print(f"written to {DRAWING}")

@@ -3,6 +3,7 @@
 Needs chromium (scripts/install_chromium.sh) and the playwright package.
 """
 
+import argparse
 import shutil
 import subprocess
 import sys
@@ -54,4 +55,6 @@ def main(sources: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs=2, metavar="RUN")
+    main(parser.parse_args().runs)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from nearsight.cli.parameters import Json
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -19,7 +21,7 @@ def compare(
     *,
     measure: Annotated[str, Parameter(show_default=False)] = "",
     out: Path | None = None,
-    json: Annotated[bool, Parameter(negative="")] = False,
+    json: Json = False,
 ) -> int:
     """Compare finished runs: those that differ only in their seed are one setting, with mean ± sd and Welch's p.
 
@@ -31,8 +33,6 @@ def compare(
         What to compare, such as 'test top1'; by default the first test value, or what selected the weights.
     out
         Write a plot to this .png file.
-    json
-        Print JSON.
     """
     import dataclasses
     import json as json_format

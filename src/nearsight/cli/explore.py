@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
+
+from nearsight.cli.parameters import Pretrained, Weights
 
 
 def explore(
@@ -13,8 +14,8 @@ def explore(
     host: str = "127.0.0.1",
     port: int = 8765,
     open_browser: Annotated[bool, Parameter(name="--open", negative="--no-open")] = True,
-    pretrained: Annotated[bool, Parameter(negative="")] = False,
-    weights: Path | None = None,
+    pretrained: Pretrained = False,
+    weights: Weights = None,
 ) -> int:
     """Look inside models in a web page: every map of every layer and head, from any patch of any picture.
 
@@ -28,10 +29,6 @@ def explore(
         Port to serve on; 0 takes any free one.
     open_browser
         Open the page in a browser.
-    pretrained
-        Fetch the weights of `timm:` models from the network.
-    weights
-        A .safetensors or .pth file of weights for a model given by name.
     """
     import contextlib
     import secrets

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from nearsight.cli.parameters import Pretrained, Weights
+
 if TYPE_CHECKING:
     import numpy as np
     from rich.table import Table
@@ -37,8 +39,8 @@ def inspect(
     query: Annotated[tuple[int, int] | None, Parameter(negative="")] = None,
     layers: Annotated[list[int] | None, Parameter(consume_multiple=True, negative="")] = None,
     images: int | None = None,
-    pretrained: Annotated[bool, Parameter(negative="")] = False,
-    weights: Path | None = None,
+    pretrained: Pretrained = False,
+    weights: Weights = None,
 ) -> int:
     """Look inside models and runs: a table of every head, or a figure of the papers with its numbers beside it.
 
@@ -61,11 +63,6 @@ def inspect(
         Layers to draw, counted from 1; each figure has its own choice.
     images
         How many pictures to average over (by default 32 in the table, 100 in Figure 15, 8 in sasa-logits).
-    pretrained
-        Fetch the weights of a `timm:` model from the network.
-    weights
-        A .safetensors or .pth file of weights for a model given by name, under our names, timm's or the released
-        ConViT's.
     """
     from nearsight.explorer.sources import open_source
 

@@ -103,9 +103,10 @@ def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | N
 
 def _which_to_take() -> "Table":
     from rich.box import SIMPLE
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("you have or want", "take", "", box=SIMPLE, padding=(0, 1, 0, 0), title="Which to take")
+    take = Column("take", no_wrap=True)
+    table = Table("you have or want", take, "", box=SIMPLE, padding=(0, 1, 0, 0), title="Which to take")
     for what, name, note in CHOICES:
         table.add_row(what, name, note)
     return table

@@ -4,11 +4,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from nearsight.cli.options import given_options, option_class
+from nearsight.cli.parameters import Override, Run, Show
 from nearsight.cli.words import Raw, Words, all_kinds, call_verb, read_words
 from nearsight.runs.layout import CONFIG
 from nearsight.tasks import TaskKind, task_kind, task_names, task_of_data
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from nearsight.engine.callbacks import Callback
     from nearsight.engine.trainer import Trainer
     from nearsight.recipes.recipe import Recipe
-
-Show = Annotated[Literal["auto", "plain", "json", "quiet"], Parameter(help="How to report progress.")]
 
 
 _TRAIN = """Train a model on DATA, or go on with the run in --run.
@@ -89,7 +88,7 @@ def _train_verb(kind: TaskKind, words: Words) -> Any:
         config: Path | None = None,
         task: Annotated[str, Parameter(show_default=False)] = "",
         run: Path | None = None,
-        override: Annotated[bool, Parameter(negative="")] = False,
+        override: Override = False,
         show: Show = "auto",
         options: Any = None,
     ) -> int:
@@ -109,8 +108,6 @@ def _train_verb(kind: TaskKind, words: Words) -> Any:
             classification or detection; by default what suits DATA.
         run
             Folder of the run; by default a new one under runs/.
-        override
-            Let a resumed run change settings that alter what is learned, such as lr.
         """
         from nearsight.recipes.files import read_changes, resolve_recipe
 
@@ -134,22 +131,14 @@ def _train_verb(kind: TaskKind, words: Words) -> Any:
 
 def _resume_verb(recipe: "Recipe | None", words: Words) -> Any:
     def resume(
-        run: Path,
+        run: Run,
         /,
         *,
-        override: Annotated[bool, Parameter(negative="")] = False,
+        override: Override = False,
         show: Show = "auto",
         options: Any = None,
     ) -> int:
-        """Go on with a run that was stopped, from its last checkpoint, to the same result.
-
-        Parameters
-        ----------
-        run
-            Folder of the run.
-        override
-            Let the options below change what is learned, such as lr.
-        """
+        """Go on with a run that was stopped, from its last checkpoint, to the same result."""
         from nearsight.recipes.files import apply_changes
 
         assert recipe is not None

@@ -7,12 +7,9 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from nearsight.cli.options import given_options, option_class
+from nearsight.cli.parameters import Device, Json, Run
 from nearsight.cli.words import Raw, Words, all_kinds, call_verb, read_words
 from nearsight.tasks import TaskKind, task_kind
-
-Run = Annotated[Path, Parameter(help="Folder of the run.")]
-Device = Annotated[str, Parameter(help="cpu, cuda, mps; auto takes the best there is.")]
-Json = Annotated[bool, Parameter(negative="", help="Print JSON, a line for each answer.")]
 
 
 def evaluate(*words: Raw) -> int:
