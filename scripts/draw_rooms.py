@@ -36,7 +36,14 @@ ROOMS = (
 FRONT = {"__init__": {"models", "detection", "acceleration"}, "__main__": {"cli"}}
 """The package itself, whose names are loaded when first used, and `python -m nearsight`."""
 
-_WIDTH, _HEIGHT, _ROW, _MARGIN = 132, 34, 74, 24
+_COLUMN = {
+    **dict.fromkeys(("geometry", "functional", "kernels", "nn", "models", "acceleration", "bench"), 0),
+    **dict.fromkeys(("cost", "cli"), 1),
+    **dict.fromkeys(("randomness", "images", "datasets", "analysis", "classification", "explorer"), 2),
+    **dict.fromkeys(("text", "weights", "reports", "engine"), 3),
+    **dict.fromkeys(("tasks", "recipes", "runs", "detection"), 4),
+}
+_WIDTH, _HEIGHT, _ROW, _MARGIN, _GAP = 132, 34, 74, 24, 30
 
 
 def may_import() -> dict[str, set[str]]:
@@ -88,13 +95,13 @@ def without_implied(imports: dict[str, set[str]]) -> dict[str, set[str]]:
 
 def draw() -> str:
     """The drawing as SVG, legible on a light and on a dark page."""
-    most = max(len(row) for row in ROOMS)
-    width = 2 * _MARGIN + most * _WIDTH + (most - 1) * _WIDTH // 2
+    width = 2 * _MARGIN + 5 * _WIDTH + 4 * _GAP
     height = 2 * _MARGIN + (len(ROOMS) - 1) * _ROW + _HEIGHT
-    place: dict[str, tuple[float, float]] = {}
-    for index, row in enumerate(ROOMS):
-        for column, room in enumerate(row):
-            place[room] = (width * (column + 1) / (len(row) + 1), _MARGIN + index * _ROW + _HEIGHT / 2)
+    place = {
+        room: (_MARGIN + _WIDTH / 2 + _COLUMN[room] * (_WIDTH + _GAP), _MARGIN + index * _ROW + _HEIGHT / 2)
+        for index, row in enumerate(ROOMS)
+        for room in row
+    }
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" '
         'font-size="14">',

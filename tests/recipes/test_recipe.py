@@ -152,12 +152,6 @@ def test_files_of_the_first_format_are_read(kind):
         assert own["model_options"]["attention"] == options["backbone_attention"]
 
 
-def test_an_old_detector_s_attention_is_named_as_now():
-    options = thaw(FIRST_FORMAT / "detection.yaml").model_options
-    assert (options["attention"], options["head_attention"]) == ({"border": "zeros"}, {"share_positions": True})
-    assert "backbone_attention" not in options
-
-
 def test_fewer_images_mean_more_epochs():
     assert ClassificationRecipe(epochs=30.0, fraction=0.1).total_epochs == pytest.approx(300)
 
