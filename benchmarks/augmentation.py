@@ -12,8 +12,7 @@ import argparse
 import torch
 
 from nearsight.bench.measure import device_ms, environment, median_ms
-from nearsight.images.augmentation import Augment
-from nearsight.images.batch_augment import BatchAugment
+from nearsight.images.augmentation import Augment, BatchAugment
 from nearsight.randomness import sample_keys
 
 

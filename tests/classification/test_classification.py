@@ -24,7 +24,7 @@ from nearsight.datasets.labelled import subset
 from nearsight.datasets.sources import open_data
 from nearsight.engine.task import ProcessContext
 from nearsight.engine.training import train
-from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD
+from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD
 from nearsight.recipes.files import apply_changes, freeze
 from nearsight.recipes.named import named_recipe
 from nearsight.reports.compare import Setting, compare_runs, comparison_plot, describe_setting, welch_p

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from nearsight.datasets.labelled import ArrayImages, LabelledImages, first_classes, per_class_fraction, subset
-from nearsight.images.imageset import PackedNames
-from nearsight.images.unreadable import BadImage
+from nearsight.images.imageset import BadImage, PackedNames
 from nearsight.text import printable
 
 

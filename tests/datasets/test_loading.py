@@ -11,12 +11,10 @@ import torch
 from nearsight.datasets.labelled import ArrayImages
 from nearsight.datasets.loading import LabelledBatches, load_all
 from nearsight.datasets.sources import open_data
-from nearsight.images.augmentation import Augment
-from nearsight.images.batch_augment import BatchAugment
-from nearsight.images.order import epoch_order
-from nearsight.images.streams import BatchStream, device_batches
-from nearsight.images.transforms import EvalTransform, TrainCrop
-from nearsight.images.unreadable import BadImageLog, TooManyBadImages
+from nearsight.images.augmentation import Augment, BatchAugment, TrainCrop
+from nearsight.images.epochs import BatchStream, device_batches, epoch_order
+from nearsight.images.imageset import BadImageLog, TooManyBadImages
+from nearsight.images.transforms import EvalTransform
 from nearsight.randomness import sample_keys
 
 CROP = Augment(size=8)

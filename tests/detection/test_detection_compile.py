@@ -7,7 +7,7 @@ from nearsight.detection.batches import ResidentPictures
 from nearsight.detection.outputs import detection_loss
 from nearsight.detection.sources import open_detection
 from nearsight.detection.views import ViewSettings
-from nearsight.images.order import epoch_order
+from nearsight.images.epochs import epoch_order
 from nearsight.models import create_model
 
 

@@ -1,13 +1,15 @@
 """Reading boxes: three formats, each with everything that goes wrong in them."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from nearsight.detection.sources import open_detection, open_parts
-from nearsight.images.unreadable import BadImage
+from nearsight.images.imageset import BadImage
 
 SIZE = (60, 80)  # height, width
 
@@ -447,3 +449,11 @@ def test_the_bundled_set_is_whole():
         for index in range(len(split)):
             assert split.read(index).shape == (240, 320, 3)
     assert splits.notes == ()
+
+
+def test_recognising_data_does_not_wait_for_torch():
+    code = (
+        "import sys; from nearsight.detection.sources import has_boxes; "
+        "print(has_boxes('bccd'), 'torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "True False\n"

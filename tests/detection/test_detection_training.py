@@ -23,7 +23,7 @@ from nearsight.detection.task import DetectionTask, compared
 from nearsight.detection.use import Detector
 from nearsight.engine.task import ProcessContext
 from nearsight.engine.training import train
-from nearsight.images.unreadable import BadImageLog
+from nearsight.images.imageset import BadImageLog
 from nearsight.models import create_model
 from nearsight.nn import LocalSelfAttention2d
 from nearsight.recipes.files import apply_changes, freeze

@@ -17,10 +17,9 @@ from nearsight.detection.views import (
     plain_view,
     render,
 )
-from nearsight.images.normalization import FILL, normalise
-from nearsight.images.order import epoch_order
-from nearsight.images.streams import BatchStream
-from nearsight.images.unreadable import BadImage, BadImageLog, TooManyBadImages
+from nearsight.images.epochs import BatchStream, epoch_order
+from nearsight.images.imageset import BadImage, BadImageLog, TooManyBadImages
+from nearsight.images.transforms import FILL, normalise
 
 PICTURE = (96, 112)
 SETTINGS = ViewSettings(size=PICTURE, smallest_scale=0.6, largest_scale=1.6, upside_down=0.5)

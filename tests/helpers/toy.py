@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.engine.task import Batch
-from nearsight.images.order import epoch_order
+from nearsight.images.epochs import epoch_order
 from nearsight.reports.page import Page
 
 _COUNT, _FEATURES = 96, 6

@@ -9,9 +9,8 @@ from PIL import Image, ImageEnhance, ImageOps
 from torchvision.transforms import RandomResizedCrop
 
 from nearsight.images import batch_geometry as geometry
-from nearsight.images.augmentation import Augment
-from nearsight.images.batch_augment import BatchAugment
-from nearsight.images.batch_rand_augment import (
+from nearsight.images.augmentation import Augment, BatchAugment
+from nearsight.images.rand_augment import (
     CODE,
     GEOMETRIC,
     NUM_CHOICES,
@@ -170,9 +169,8 @@ def test_pad_crops_reach_every_place_equally():
 
 
 def test_resized_crops_have_torchvisions_distribution():
-    augment = Augment(size=8, crop_scale=(0.1, 0.9))
     unit = to_unit(hash32(torch.arange(4000)[:, None], torch.arange(2 * geometry.CROP_TRIES + 2)))
-    boxes = geometry.crop_boxes(unit, augment, 40, 30)
+    boxes = geometry.crop_boxes(unit, (0.1, 0.9), (3 / 4, 4 / 3), 40, 30)
     top, left, height, width = boxes.unbind(1)
     assert (boxes[:, :2] >= 0).all()
     assert ((top + height) <= 40).all()
@@ -188,8 +186,8 @@ def test_resized_crops_have_torchvisions_distribution():
 
 
 def test_a_crop_that_cannot_fit_takes_the_largest_centred_box():
-    augment = Augment(size=4, crop_scale=(1.0, 1.0), crop_ratio=(1.0, 1.0))
-    boxes = geometry.crop_boxes(torch.rand(3, 22, generator=torch.Generator().manual_seed(0)), augment, 10, 30)
+    unit = torch.rand(3, 22, generator=torch.Generator().manual_seed(0))
+    boxes = geometry.crop_boxes(unit, (1.0, 1.0), (1.0, 1.0), 10, 30)
     assert boxes.tolist() == [[0, 10, 10, 10]] * 3
 
 
@@ -206,10 +204,10 @@ def test_the_whole_image_comes_back_from_a_full_crop(images):
 
 
 def test_erasing_follows_its_chance_and_area():
-    augment = Augment(size=32, crop="none", flip=0.0, erase=0.4, erase_area=(0.05, 0.25), erase_mode="zero")
-    images = torch.full((3000, 3, 32, 32), 255, dtype=torch.uint8)
-    out = BatchAugment(augment)(images, sample_keys(0, 0, torch.arange(3000)))
-    gone = (out == 0).float().mean(dim=(1, 2, 3))
+    settings = {"size": 32, "crop": "none", "flip": 0.0, "erase_area": (0.05, 0.25)}
+    images, keys = torch.full((3000, 3, 32, 32), 255, dtype=torch.uint8), sample_keys(0, 0, torch.arange(3000))
+    plain, out = (BatchAugment(Augment(**settings, erase=chance))(images, keys) for chance in (0.0, 0.4))
+    gone = (out != plain).float().mean(dim=(1, 2, 3))
     hit = gone > 0
     assert abs(hit.float().mean() - 0.4) < 0.04
     assert gone[hit].min() > 0.03

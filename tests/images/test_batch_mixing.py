@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from nearsight.images.augmentation import Mixing
-from nearsight.images.batch_mixing import BatchMix, beta_from_unit, beta_quantiles
+from nearsight.images.mixing import BatchMix, Mixing, beta_from_unit, beta_quantiles
 
 
 @pytest.fixture

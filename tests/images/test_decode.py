@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from nearsight.images.decode import Limits, decode_image, read_image_file
-from nearsight.images.unreadable import BadImage
+from nearsight.images.imageset import BadImage
 
 
 def encoded(image, kind="PNG", **options) -> bytes:

@@ -7,10 +7,11 @@ from PIL import Image
 from timm.data.auto_augment import _RAND_INCREASING_TRANSFORMS
 from torchvision import transforms
 
-from nearsight.images.augmentation import Augment, Mixing
-from nearsight.images.batch_augment import BatchAugment, BatchEval
-from nearsight.images.batch_rand_augment import NUM_CHOICES
-from nearsight.images.transforms import EvalTransform, TrainCrop
+from nearsight.classification.recipe import ClassificationRecipe
+from nearsight.images.augmentation import Augment, BatchAugment, TrainCrop
+from nearsight.images.mixing import Mixing
+from nearsight.images.rand_augment import NUM_CHOICES
+from nearsight.images.transforms import BatchEval, EvalTransform
 from nearsight.randomness import sample_keys
 
 
@@ -75,18 +76,18 @@ def test_the_strongest_augmentation_never_fails(picture):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"size": 0}, "size must be positive"),
-        ({"crop": "centre"}, "crop must be resized, pad or none, got 'centre'"),
-        ({"crop_scale": (0.5, 0.1)}, "crop_scale"),
-        ({"flip": 1.5}, "flip is a probability"),
-        ({"rand_magnitude": 11}, r"rand_magnitude must be in 0\.\.10, got 11"),
-        ({"erase_area": (0.1, 1.0)}, "erase_area"),
-        ({"std": (0.0, 1.0, 1.0)}, "std must be positive"),
+        ({"image_size": 0}, "image_size must be at least 1"),
+        ({"crop": "centre"}, "crop must be one of resized, pad, none; got 'centre'"),
+        ({"crop_scale": 1.5}, "crop_scale must be between 0 and 1"),
+        ({"flip": 1.5}, "flip must be between 0 and 1"),
+        ({"randaugment_magnitude": 11.0}, r"randaugment_magnitude must be between 0 and 10, got 11"),
+        ({"erasing": -0.1}, "erasing must be between 0 and 1"),
+        ({"mixup": -0.5}, "mixup must be at least 0"),
     ],
 )
-def test_bad_settings(fields, message):
+def test_bad_settings_are_refused_by_the_recipe(fields, message):
     with pytest.raises(ValueError, match=message):
-        Augment(**{"size": 8, **fields})
+        ClassificationRecipe(**fields)
 
 
 def test_bad_mixing():

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from nearsight.analysis.walk import body_of
 from nearsight.datasets.labelled import LabelledImages
 from nearsight.datasets.sources import open_data
-from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD
-from nearsight.images.normalization import normalise
-from nearsight.images.unreadable import BadImage
+from nearsight.images.imageset import BadImage
+from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD, normalise
 from nearsight.models import VisionTransformer
 
 DEFAULT_SIZE = (224, 224)

@@ -14,12 +14,10 @@ from nearsight.datasets.loading import LabelledBatches, load_all
 from nearsight.datasets.sources import open_data
 from nearsight.engine.data import EvalBatch, TaskData
 from nearsight.engine.task import Inputs, ProcessContext
-from nearsight.images.augmentation import Augment
-from nearsight.images.batch_augment import BatchAugment, BatchEval
+from nearsight.images.augmentation import Augment, BatchAugment, TrainCrop
+from nearsight.images.epochs import EpochOrder, device_batches, epoch_order
 from nearsight.images.imageset import Splits
-from nearsight.images.order import EpochOrder, epoch_order
-from nearsight.images.streams import device_batches
-from nearsight.images.transforms import EvalTransform, TrainCrop
+from nearsight.images.transforms import BatchEval, EvalTransform
 
 _EVAL_BATCH = 256
 

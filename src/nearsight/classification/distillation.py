@@ -12,7 +12,7 @@ from nearsight.acceleration import accelerate
 from nearsight.analysis.pictures import normalisation
 from nearsight.classification.model import build_classifier, require_size, timm_model
 from nearsight.classification.recipe import ClassificationRecipe
-from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD
+from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD
 from nearsight.runs.folder import RunFolder, class_names
 from nearsight.weights.files import read_weights
 from nearsight.weights.loading import load_weights

@@ -12,7 +12,7 @@ from nearsight.classification.data import open_splits
 from nearsight.classification.model import build_classifier
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.datasets.labelled import LabelledImages
-from nearsight.images.augmentation import IMAGENET_MEAN, IMAGENET_STD
+from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD
 from nearsight.runs.folder import RunFolder, class_names
 from nearsight.runs.layout import CLASSES
 

@@ -15,9 +15,8 @@ from nearsight.analysis.views import GlobalView
 from nearsight.classification.data import ImageData
 from nearsight.datasets.labelled import LabelledImages
 from nearsight.engine.task import ProcessContext
-from nearsight.images.normalization import normalise
-from nearsight.images.transforms import EvalTransform
-from nearsight.images.unreadable import BadImage
+from nearsight.images.imageset import BadImage
+from nearsight.images.transforms import EvalTransform, normalise
 from nearsight.reports import plots
 from nearsight.reports.page import Page, Picture
 from nearsight.text import one_line

@@ -21,9 +21,8 @@ from nearsight.engine.data import DataTask
 from nearsight.engine.device import compiles, pick_precision
 from nearsight.engine.distributed import World
 from nearsight.engine.task import Batch, Inputs, ProcessContext
-from nearsight.images.augmentation import Mixing
-from nearsight.images.batch_augment import BatchAugment
-from nearsight.images.batch_mixing import BatchMix
+from nearsight.images.augmentation import BatchAugment
+from nearsight.images.mixing import BatchMix, Mixing
 from nearsight.reports.page import Page
 from nearsight.runs.layout import CLASSES, TRAIN_IMAGES
 

@@ -17,10 +17,9 @@ from nearsight.datasets.labelled import first_classes, with_classes
 from nearsight.datasets.sources import open_images
 from nearsight.engine.device import pick_device, pick_precision
 from nearsight.engine.task import ProcessContext
-from nearsight.images.batch_augment import BatchEval
 from nearsight.images.decode import picture_files, read_pictures
 from nearsight.images.imageset import Splits
-from nearsight.images.transforms import EvalTransform
+from nearsight.images.transforms import BatchEval, EvalTransform
 from nearsight.runs.folder import RunFolder, class_names
 from nearsight.runs.layout import DATA
 from nearsight.tasks import Evaluation, Prediction

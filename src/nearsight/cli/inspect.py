@@ -156,7 +156,7 @@ def _shown(sources: list[Source], files: list[Path], asked: int | None, usual: i
     """The named files; else as many pictures of a set as were asked for, or as usual where there are so many."""
     from nearsight.explorer.pictures import pictures_of
     from nearsight.images.decode import read_image_file
-    from nearsight.images.unreadable import BadImage
+    from nearsight.images.imageset import BadImage
 
     if not files:
         pictures = pictures_of(sources)

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from nearsight.images.decode import DEFAULT_LIMITS, Limits, decode_image, read_image_file
+from nearsight.images.decode import decode_image, read_image_file
 from nearsight.images.imageset import ImageSet, PackedNames, Splits, name_ranks
 from nearsight.text import printable
 
@@ -43,36 +43,34 @@ def digest(names: Sequence[str], labels: np.ndarray, classes: Sequence[str], siz
     return state.hexdigest()
 
 
-def _as_labels(labels: Sequence[int] | np.ndarray, count: int, num_classes: int) -> np.ndarray:
-    out = np.asarray(labels, dtype=np.int64).reshape(-1)
-    if len(out) != count:
-        raise ValueError(f"{count} images but {len(out)} labels")
-    if count and (out.min() < 0 or out.max() >= num_classes):
-        raise ValueError(f"labels must lie in 0..{num_classes - 1}, got {out.min()}..{out.max()}")
-    return out
+class LabelledSet:
+    """Names, labels and classes: what a set has beside its pixels."""
+
+    def __init__(self, names: Iterable[str], labels: Sequence[int] | np.ndarray, classes: Sequence[str]) -> None:
+        self.names, self.classes = PackedNames(names), tuple(classes)
+        self.labels = np.asarray(labels, dtype=np.int64).reshape(-1)
+        count, num_classes = len(self.names), len(self.classes)
+        if len(self.labels) != count:
+            raise ValueError(f"{count} images but {len(self.labels)} labels")
+        if count and (self.labels.min() < 0 or self.labels.max() >= num_classes):
+            raise ValueError(f"labels must lie in 0..{num_classes - 1}, got {self.labels.min()}..{self.labels.max()}")
+
+    def __len__(self) -> int:
+        return len(self.labels)
 
 
-class FileImages:
+class FileImages(LabelledSet):
     """One file per image; names are paths relative to `root`."""
 
     def __init__(
-        self,
-        root: Path,
-        names: Iterable[str],
-        labels: Sequence[int] | np.ndarray,
-        classes: Sequence[str],
-        limits: Limits = DEFAULT_LIMITS,
+        self, root: Path, names: Iterable[str], labels: Sequence[int] | np.ndarray, classes: Sequence[str]
     ) -> None:
-        self.root, self.classes, self.limits = Path(root), tuple(classes), limits
-        self.names = PackedNames(names)
-        self.labels = _as_labels(labels, len(self.names), len(self.classes))
-
-    def __len__(self) -> int:
-        return len(self.names)
+        super().__init__(names, labels, classes)
+        self.root = Path(root)
 
     def read(self, index: int) -> np.ndarray:
         name = self.names[index]
-        return read_image_file(self.root / name, name, self.limits)
+        return read_image_file(self.root / name, name)
 
     def fingerprint(self) -> str:
         return digest(self.names, self.labels, self.classes, (self._size(name) for name in self.names))
@@ -84,7 +82,7 @@ class FileImages:
             return -1
 
 
-class EncodedImages:
+class EncodedImages(LabelledSet):
     """Encoded images back to back in one buffer: image i is buffer[ends[i-1] : ends[i]]."""
 
     def __init__(
@@ -94,38 +92,28 @@ class EncodedImages:
         names: Iterable[str],
         labels: Sequence[int] | np.ndarray,
         classes: Sequence[str],
-        limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        self.classes, self.limits = tuple(classes), limits
+        super().__init__(names, labels, classes)
         self._buffer, self._bounds = buffer, np.concatenate([[0], np.asarray(ends, dtype=np.int64)])
-        if np.any(np.diff(self._bounds) < 0) or self._bounds[-1] > len(buffer):
+        if len(ends) != len(self) or np.any(np.diff(self._bounds) < 0) or self._bounds[-1] > len(buffer):
             raise ValueError("the offsets of the encoded images do not fit their buffer")
-        self.names = PackedNames(names)
-        self.labels = _as_labels(labels, len(self._bounds) - 1, len(self.classes))
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
     def read(self, index: int) -> np.ndarray:
         data = self._buffer[self._bounds[index] : self._bounds[index + 1]].tobytes()
-        return decode_image(data, self.names[index], self.limits)
+        return decode_image(data, self.names[index])
 
     def fingerprint(self) -> str:
         return digest(self.names, self.labels, self.classes, np.diff(self._bounds))
 
 
-class ArrayImages:
+class ArrayImages(LabelledSet):
     """Pixels in one uint8 array [N, H, W, 3]."""
 
     def __init__(
         self, pixels: np.ndarray, labels: Sequence[int] | np.ndarray, classes: Sequence[str], label: str = "row"
     ) -> None:
-        self._pixels, self._label, self.classes = pixels, label, tuple(classes)
-        self.labels = _as_labels(labels, len(pixels), len(self.classes))
-        self.names = PackedNames(f"{label} {row}" for row in range(len(pixels)))
-
-    def __len__(self) -> int:
-        return len(self.labels)
+        super().__init__((f"{label} {row}" for row in range(len(pixels))), labels, classes)
+        self._pixels, self._label = pixels, label
 
     def read(self, index: int) -> np.ndarray:
         return self._pixels[index]
@@ -136,21 +124,17 @@ class ArrayImages:
         return digest([self._label], self.labels, self.classes, (*self._pixels.shape, checksum))
 
 
-class _Part:
+class _Part(LabelledSet):
     """Chosen images of another set, in the given order, with labels among the given classes."""
 
     def __init__(
         self, images: LabelledImages, indices: np.ndarray, classes: tuple[str, ...], labels: np.ndarray | None = None
     ) -> None:
-        self.classes = classes
-        self.labels = np.asarray(images.labels)[indices] if labels is None else labels
-        self.names = PackedNames(images.names[int(i)] for i in indices)
+        own = np.asarray(images.labels)[indices] if labels is None else labels
+        super().__init__((images.names[int(i)] for i in indices), own, classes)
         # One hop at most, however often parts are taken of parts.
         self._base: LabelledImages = images._base if isinstance(images, _Part) else images
         self._indices: np.ndarray = images._indices[indices] if isinstance(images, _Part) else indices
-
-    def __len__(self) -> int:
-        return len(self._indices)
 
     def read(self, index: int) -> np.ndarray:
         return self._base.read(int(self._indices[index]))

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from nearsight.datasets.labelled import LabelledImages
+from nearsight.images.imageset import BadImageLog, read_or_replace
 from nearsight.images.transforms import EvalTransform
-from nearsight.images.unreadable import BadImageLog, read_or_replace
 from nearsight.randomness import hash32
 from nearsight.text import printable
 

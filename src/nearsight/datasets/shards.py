@@ -17,11 +17,10 @@ from pathlib import Path
 
 import numpy as np
 
-from nearsight.datasets.labelled import LabelledImages, digest
+from nearsight.datasets.labelled import LabelledImages, LabelledSet, digest
 from nearsight.datasets.splitting import encode_labels, group_by_split
-from nearsight.images.decode import DEFAULT_LIMITS, Limits, decode_image
-from nearsight.images.imageset import PackedNames
-from nearsight.images.unreadable import BadImage
+from nearsight.images.decode import DEFAULT_LIMITS, decode_image
+from nearsight.images.imageset import BadImage
 from nearsight.text import printable
 
 _IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp")
@@ -141,33 +140,27 @@ def _index_member(
         sample.label = label if label is not None else sample.label
 
 
-class ShardImages:
+class ShardImages(LabelledSet):
     """The images of indexed shards."""
 
-    def __init__(
-        self, index: ShardIndex, labels: np.ndarray, classes: Sequence[str], limits: Limits = DEFAULT_LIMITS
-    ) -> None:
-        self.classes, self.labels, self.limits = tuple(classes), labels, limits
-        self.names = PackedNames(index.names)
+    def __init__(self, index: ShardIndex, labels: np.ndarray, classes: Sequence[str]) -> None:
+        super().__init__(index.names, labels, classes)
         self._paths = index.paths
         self._shard, self._offset, self._size = (
             np.asarray(column, dtype=np.int64) for column in (index.shard, index.offset, index.size)
         )
 
-    def __len__(self) -> int:
-        return len(self.labels)
-
     def read(self, index: int) -> np.ndarray:
         name, size = self.names[index], int(self._size[index])
-        if size > self.limits.max_bytes:
-            raise BadImage(name, f"file larger than {self.limits.max_bytes} bytes")
+        if size > DEFAULT_LIMITS.max_bytes:
+            raise BadImage(name, f"file larger than {DEFAULT_LIMITS.max_bytes} bytes")
         try:
             with open(self._paths[self._shard[index]], "rb") as shard:
                 shard.seek(int(self._offset[index]))
                 data = shard.read(size)
         except OSError as error:
             raise BadImage(name, error.strerror or type(error).__name__) from None
-        return decode_image(data, name, self.limits)
+        return decode_image(data, name)
 
     def fingerprint(self) -> str:
         return digest(self.names, self.labels, self.classes, self._size)

@@ -11,10 +11,9 @@ from nearsight.datasets.archive import ARCHIVE_SUFFIXES, unpacked
 from nearsight.datasets.folder import open_folder
 from nearsight.datasets.labelled import LabelledImages, LabelledSplits
 from nearsight.datasets.named import NAMES, open_clothing, open_named
-from nearsight.datasets.npz import open_npz
-from nearsight.datasets.parquet import open_parquet
 from nearsight.datasets.shards import expand_braces, looks_like_shard, open_shards
 from nearsight.datasets.splitting import make_splits
+from nearsight.datasets.tables import open_npz, open_parquet
 from nearsight.images.decode import IMAGE_SUFFIXES
 from nearsight.text import printable
 

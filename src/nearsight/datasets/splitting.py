@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import numpy as np
 
 from nearsight.datasets.labelled import LabelledImages, LabelledSplits, subset
-from nearsight.images.imageset import Images, Splits, name_ranks
-from nearsight.images.unreadable import BadImage
+from nearsight.images.imageset import BadImage, Images, Splits, name_ranks
 from nearsight.text import printable
 
-_MOST_CLASSES = 30_000  # of numbered labels without as many images
 SPLIT_WORDS = {
     "train": "train",
     "training": "train",
@@ -115,49 +113,6 @@ def encode_labels(values: Iterable[str], classes: Iterable[str] | None = None) -
             "the others"
         )
     return np.array([position[name] for name in listed], dtype=np.int64), known
-
-
-def read_labels(
-    stored: Mapping[str, np.ndarray], classes: Sequence[str] | None = None
-) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Labels of each split, and the classes, from arrays of words or of whole numbers, which are class positions."""
-    kinds = {split: array.dtype.kind for split, array in stored.items() if array.size}
-    for split, kind in kinds.items():
-        if kind not in "biuUS":
-            raise ValueError(
-                f"{split}: labels must be integers or strings, and none may be missing; got {stored[split].dtype}"
-            )
-    words = {split for split, kind in kinds.items() if kind in "US"}
-    if not words:
-        known = _numbered(stored) if classes is None else tuple(classes)
-        return {split: array.astype(np.int64) for split, array in stored.items()}, known
-    if words != set(kinds):
-        raise ValueError(
-            f"labels are words in {', '.join(sorted(words))} and numbers in {', '.join(sorted(set(kinds) - words))}; "
-            "use one of the two in every split"
-        )
-    labels = {}
-    for split, array in stored.items():
-        labels[split], classes = encode_labels(as_words(array), classes)
-    return labels, tuple(classes or ())
-
-
-def _numbered(stored: Mapping[str, np.ndarray]) -> tuple[str, ...]:
-    highest = max(int(array.max(initial=0)) for array in stored.values())
-    count = sum(len(array) for array in stored.values())
-    if highest >= max(count, _MOST_CLASSES):  # a few images to measure on need not have every class
-        raise ValueError(
-            f"the largest label is {highest}, but there are only {count} images: labels count the classes from 0; "
-            "renumber them, or store them as strings"
-        )
-    return tuple(str(label) for label in range(highest + 1))
-
-
-def as_words(array: np.ndarray) -> list[str]:
-    """An array's entries as strings; bytes are text."""
-    if array.dtype.kind == "S":
-        array = np.char.decode(array, "utf-8", "backslashreplace")
-    return [str(word) for word in array.reshape(-1)]
 
 
 def _check_classes(kind: str, parts: dict[str, LabelledImages]) -> None:

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from nearsight.detection.anchors import NO_BOX
 from nearsight.detection.dataset import DetectionSet
 from nearsight.detection.views import ViewSettings, annotations_in_view, draw_view, plain_view, render
-from nearsight.images.normalization import FILL, normalise
-from nearsight.images.unreadable import BadImageLog, read_or_replace
+from nearsight.images.imageset import BadImageLog, read_or_replace
+from nearsight.images.transforms import FILL, normalise
 from nearsight.randomness import hash32
 
 _MOST_STAND_INS = 15

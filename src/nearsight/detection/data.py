@@ -14,10 +14,9 @@ from nearsight.detection.sources import open_detection
 from nearsight.detection.views import View, ViewSettings, fit_image, plain_view
 from nearsight.engine.data import EvalBatch, TaskData
 from nearsight.engine.task import Batch, Inputs, ProcessContext
-from nearsight.images.imageset import Splits, name_ranks
-from nearsight.images.normalization import normalise
-from nearsight.images.order import EpochOrder
-from nearsight.images.unreadable import BadImage
+from nearsight.images.epochs import EpochOrder
+from nearsight.images.imageset import BadImage, Splits, name_ranks
+from nearsight.images.transforms import normalise
 
 EVAL_BATCH = 8
 

@@ -18,8 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from nearsight.images.decode import read_image_file
-from nearsight.images.imageset import PackedNames, Splits, name_ranks
-from nearsight.images.unreadable import BadImage
+from nearsight.images.imageset import BadImage, PackedNames, Splits, name_ranks
 from nearsight.text import printable
 
 _OVERHANG = 1.0  # pixels over the edge that are rounding, not worth a note

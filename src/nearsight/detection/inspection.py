@@ -15,7 +15,7 @@ from nearsight.detection.outputs import DetectorOutputs, postprocess
 from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.report import MIN_SCORE
 from nearsight.detection.use import picture_size, run_categories
-from nearsight.images.unreadable import BadImage
+from nearsight.images.imageset import BadImage
 from nearsight.runs.folder import RunFolder
 
 _SHOWN = 20

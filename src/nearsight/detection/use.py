@@ -23,8 +23,8 @@ from nearsight.detection.task import coco_results, compared, found_in
 from nearsight.detection.views import fit_image
 from nearsight.engine.device import pick_device, pick_precision
 from nearsight.images.decode import picture_files, read_pictures
-from nearsight.images.normalization import normalise
-from nearsight.images.unreadable import BadImage, BadImageLog
+from nearsight.images.imageset import BadImage, BadImageLog
+from nearsight.images.transforms import normalise
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import CATEGORIES
 from nearsight.tasks import Evaluation, Prediction

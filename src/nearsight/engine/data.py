@@ -13,10 +13,8 @@ from typing import Any, Generic, NamedTuple
 from torch import Tensor
 
 from nearsight.engine.task import Inputs, ProcessContext
-from nearsight.images.imageset import Images, Splits
-from nearsight.images.order import EpochOrder, epoch_order
-from nearsight.images.streams import BatchStream, MakeBatch
-from nearsight.images.unreadable import BadImageLog, TooManyBadImages
+from nearsight.images.epochs import BatchStream, EpochOrder, MakeBatch, epoch_order
+from nearsight.images.imageset import BadImageLog, Images, Splits, TooManyBadImages
 from nearsight.recipes.recipe import Recipe
 from nearsight.runs.exits import DataLoadingError
 

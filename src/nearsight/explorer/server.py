@@ -21,7 +21,7 @@ from nearsight.explorer.guard import MAX_BODY, Guard, is_every_address, is_loopb
 from nearsight.explorer.sources import Source
 from nearsight.explorer.store import BusyError, Store
 from nearsight.images.decode import Limits, decode_image
-from nearsight.images.unreadable import BadImage
+from nearsight.images.imageset import BadImage
 
 UPLOAD_LIMITS = Limits(max_pixels=24_000_000, max_side=20_000, max_bytes=MAX_BODY)
 UPLOAD_SECONDS = 30.0

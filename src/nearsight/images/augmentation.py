@@ -1,19 +1,29 @@
-"""The knobs of augmentation, shared by the per-image path (workers) and the batched path (device). No torch here."""
+"""Augmentation of training images: crops by a dataloader's worker, or whole batches on any device.
+
+In batches it is a pure function of images and sample keys, with static shapes, no loop over images and no wait for the
+device: the module can be compiled as one graph and captured in a CUDA graph. An image's augmentation does not depend
+on which other images are in its batch.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
 
-Interpolation = Literal["bilinear", "bicubic"]
+from nearsight.images import batch_geometry as geometry
+from nearsight.images import rand_augment
+from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD, EvalTransform, Normalize, to_tensor
+from nearsight.randomness import hash32, to_unit
 
-
-def _require(fine: bool, message: str) -> None:
-    if not fine:
-        raise ValueError(message)
+_CROP_DRAWS = 2 * geometry.CROP_TRIES + 2
+_ERASE_DRAWS = 2 * geometry.ERASE_TRIES + 3
+_INTERPOLATION = "bicubic"
+_RAND_DRAWS = 4  # operation, whether, magnitude, sign
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,61 +53,123 @@ class Augment:
     jitter: float = 0.0
     """Colour jitter: brightness, contrast and saturation factors in 1 ± jitter."""
     erase: float = 0.0
-    """Probability that a rectangle is erased."""
+    """Probability that a rectangle is erased, which is filled with normal noise."""
     erase_area: tuple[float, float] = (0.02, 1 / 3)
     """Smallest and largest share of the area that is erased."""
-    erase_mode: Literal["noise", "zero"] = "noise"
-    """What an erased pixel becomes: normal noise, or the mean colour."""
-    interpolation: Interpolation = "bicubic"
-    """How crops and geometric operations resample."""
     mean: tuple[float, float, float] = IMAGENET_MEAN
     """Subtracted per channel (images in 0..1)."""
     std: tuple[float, float, float] = IMAGENET_STD
     """Divided by per channel."""
 
-    def __post_init__(self) -> None:
-        _require(self.size >= 1, f"size must be positive, got {self.size}")
-        _require(self.crop in ("resized", "pad", "none"), f"crop must be resized, pad or none, got {self.crop!r}")
-        _require(self.interpolation in ("bilinear", "bicubic"), f"interpolation: no {self.interpolation!r}")
-        _require(self.erase_mode in ("noise", "zero"), f"erase_mode must be noise or zero, got {self.erase_mode!r}")
-        low, high = self.crop_scale
-        _require(0 < low <= high <= 1, f"crop_scale must be 0 < low ≤ high ≤ 1, got {self.crop_scale}")
-        low, high = self.crop_ratio
-        _require(0 < low <= high, f"crop_ratio must be 0 < low ≤ high, got {self.crop_ratio}")
-        low, high = self.erase_area
-        _require(0 < low <= high < 1, f"erase_area must be 0 < low ≤ high < 1, got {self.erase_area}")
-        for name, chance in (("flip", self.flip), ("rand_prob", self.rand_prob), ("erase", self.erase)):
-            _require(0 <= chance <= 1, f"{name} is a probability, got {chance}")
-        _require(self.padding >= 0, f"padding must not be negative, got {self.padding}")
-        _require(self.rand_num_ops >= 0, f"rand_num_ops must not be negative, got {self.rand_num_ops}")
-        _require(0 <= self.rand_magnitude <= 10, f"rand_magnitude must be in 0..10, got {self.rand_magnitude}")
-        _require(self.rand_std >= 0, f"rand_std must not be negative, got {self.rand_std}")
-        _require(0 <= self.jitter <= 1, f"jitter must be in 0..1, got {self.jitter}")
-        _require(min(self.std) > 0, f"std must be positive, got {self.std}")
+
+class TrainCrop:
+    """The training crop by torchvision, seeded by the sample's key; BatchAugment does the rest (`cropped=True`)."""
+
+    def __init__(self, augment: Augment) -> None:
+        from torchvision import transforms
+
+        size = augment.size
+        self._size = size
+        self._fit_first = augment.crop != "resized"
+        self._fit = EvalTransform(size, crop_ratio=1.0)
+        steps: list = []
+        if augment.crop == "resized":
+            steps.append(
+                transforms.RandomResizedCrop(
+                    size, augment.crop_scale, augment.crop_ratio, transforms.InterpolationMode(_INTERPOLATION)
+                )
+            )
+        elif augment.crop == "pad":
+            steps.append(transforms.RandomCrop(size, padding=augment.padding))
+        self._steps = transforms.Compose(steps)
+
+    def __call__(self, image: np.ndarray, key: int) -> Tensor:
+        if self._fit_first and image.shape[:2] != (self._size, self._size):
+            image = self._fit._fit(image)
+        with torch.random.fork_rng(devices=[]):  # torchvision's crops draw from torch's global generator
+            torch.default_generator.manual_seed(key)
+            return to_tensor(self._steps(Image.fromarray(image)))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mixing:
-    """Mixup and cutmix with soft targets."""
+def _may_ask(tensor: Tensor) -> bool:
+    """Whether control flow may depend on values: on an eager CPU that saves work, elsewhere it would stall."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
-    mixup: float = 0.8
-    """α of mixup's Beta(α, α); 0 turns mixup off."""
-    cutmix: float = 1.0
-    """α of cutmix's Beta(α, α); 0 turns cutmix off."""
-    prob: float = 1.0
-    """Probability that a group is mixed at all."""
-    switch: float = 0.5
-    """Probability of cutmix rather than mixup where both are on."""
-    smoothing: float = 0.1
-    """Label smoothing."""
-    group: int = 16
-    """Images that share one λ and find their partners among themselves. Partners depend on the position in the global
-    batch only: any number of processes and micro-batches whose size is a multiple of `group` gives the same result."""
 
-    def __post_init__(self) -> None:
-        _require(self.mixup >= 0, f"mixup must not be negative, got {self.mixup}")
-        _require(self.cutmix >= 0, f"cutmix must not be negative, got {self.cutmix}")
-        _require(0 <= self.prob <= 1, f"prob is a probability, got {self.prob}")
-        _require(0 <= self.switch <= 1, f"switch is a probability, got {self.switch}")
-        _require(0 <= self.smoothing < 1, f"smoothing must be in [0, 1), got {self.smoothing}")
-        _require(self.group >= 2 and self.group % 2 == 0, f"group must be even and at least 2, got {self.group}")
+class BatchAugment(nn.Module):
+    """uint8 [B, 3, H, W] and keys int64 [B] → normalised float32 [B, 3, size, size].
+
+    `cropped` says that a worker has already cut the images to size.
+    """
+
+    fill: Tensor
+
+    def __init__(self, augment: Augment, *, cropped: bool = False) -> None:
+        super().__init__()
+        self.augment, self.cropped = augment, cropped
+        self.normalize = Normalize(augment.mean, augment.std)
+        mean = torch.tensor(augment.mean)
+        self.register_buffer("fill", torch.round(mean * 255), persistent=False)
+
+    def forward(self, images: Tensor, keys: Tensor) -> Tensor:
+        augment = self.augment
+        slots = torch.arange(
+            1 + _CROP_DRAWS + 3 + _ERASE_DRAWS + _RAND_DRAWS * augment.rand_num_ops, device=keys.device
+        )
+        unit = to_unit(hash32(keys[:, None], slots))  # every random number an image needs, [B, slots]
+        flip_draw, crop_draw, jitter_draw, erase_draw, rand_draw = unit.split(
+            [1, _CROP_DRAWS, 3, _ERASE_DRAWS, _RAND_DRAWS * augment.rand_num_ops], dim=1
+        )
+        pixels = images.to(torch.float32)
+        pixels = self._place(pixels, crop_draw, flip_draw[:, 0] < augment.flip)
+        for slot in range(augment.rand_num_ops):
+            pixels = self._rand_augment(pixels, rand_draw[:, slot * _RAND_DRAWS : (slot + 1) * _RAND_DRAWS])
+        if augment.jitter:
+            pixels = self._jitter(pixels, jitter_draw)
+        if pixels.shape[-2:] != (augment.size, augment.size):
+            raise ValueError(f"images are {tuple(pixels.shape[-2:])}, expected {augment.size} × {augment.size}")
+        out = self.normalize(pixels)
+        return self._erase(out, keys, erase_draw) if augment.erase else out
+
+    def _place(self, pixels: Tensor, unit: Tensor, flip: Tensor) -> Tensor:
+        augment, (height, width) = self.augment, pixels.shape[-2:]
+        if self.cropped or augment.crop == "none":
+            return torch.where(flip[:, None, None, None], pixels.flip(-1), pixels)
+        if augment.crop == "pad":
+            if min(height, width) + 2 * augment.padding < augment.size:
+                raise ValueError(f"images of {height} × {width} are too small to crop {augment.size} × {augment.size}")
+            return geometry.pad_crop(pixels, unit[:, :2], flip, augment.padding, augment.size)
+        boxes = geometry.crop_boxes(unit, augment.crop_scale, augment.crop_ratio, height, width)
+        cropped = geometry.crop_resize(pixels, boxes, flip, augment.size, _INTERPOLATION)
+        return torch.round(cropped).clamp(0, 255)
+
+    def _rand_augment(self, pixels: Tensor, unit: Tensor) -> Tensor:
+        augment = self.augment
+        operation = torch.floor(unit[:, 0] * rand_augment.NUM_CHOICES).long()
+        operation = torch.where(unit[:, 1] < augment.rand_prob, operation, rand_augment.CODE["identity"])
+        noise = augment.rand_std * geometry.normal_from_unit(unit[:, 2])
+        magnitude = (augment.rand_magnitude + noise).clamp(0, 10)
+        sign = torch.where(unit[:, 3] < 0.5, -1.0, 1.0)
+        choice = rand_augment.Choice(operation, magnitude, sign)
+        apply = rand_augment.apply_sparse if _may_ask(pixels) else rand_augment.apply_dense
+        return apply(pixels, choice, self.fill, _INTERPOLATION)
+
+    def _jitter(self, pixels: Tensor, unit: Tensor) -> Tensor:
+        """Brightness, contrast, saturation, in this order (torchvision draws the order too)."""
+        factor = 1 + self.augment.jitter * (2 * unit - 1)
+        brightness, contrast, saturation = (value[:, None, None, None] for value in factor.unbind(1))
+        pixels = rand_augment.blend(torch.zeros_like(pixels), pixels, brightness)
+        pixels = rand_augment.blend(rand_augment.mean_grey(pixels), pixels, contrast)
+        return rand_augment.saturate(pixels, saturation)
+
+    def _erase(self, normalized: Tensor, keys: Tensor, unit: Tensor) -> Tensor:
+        height, width = normalized.shape[-2:]
+        boxes = geometry.erase_boxes(unit, self.augment.erase, self.augment.erase_area, height, width)
+        gone = geometry.inside_boxes(boxes, height, width)
+        if not _may_ask(normalized):
+            return torch.where(gone, geometry.pixel_noise(keys, normalized.shape[1:]), normalized)
+        rows = (boxes[:, 2] > 0).nonzero().squeeze(1)
+        normalized[rows] = torch.where(
+            gone[rows], geometry.pixel_noise(keys[rows], normalized.shape[1:]), normalized[rows]
+        )
+        return normalized

@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from nearsight.images.augmentation import Augment, Interpolation
 from nearsight.randomness import hash32, scramble32, to_unit
 
 CROP_TRIES = 10
@@ -36,21 +35,23 @@ def _first_fit(fits: Tensor, *candidates: Tensor) -> tuple[Tensor, ...]:
     return tuple(candidate.gather(1, first).squeeze(1) for candidate in candidates)
 
 
-def crop_boxes(unit: Tensor, augment: Augment, height: int, width: int) -> Tensor:
+def crop_boxes(
+    unit: Tensor, scale: tuple[float, float], ratios: tuple[float, float], height: int, width: int
+) -> Tensor:
     """Random boxes (top, left, height, width) float [B, 4]: area and log-aspect uniform, whole pixels, inside.
 
     unit: [B, 2 * CROP_TRIES + 2]. As in torchvision, up to ten draws; where none fits, the largest centred box whose
     aspect is allowed.
     """
-    low, high = augment.crop_scale
+    low, high = scale
     area = height * width * (low + (high - low) * unit[:, :CROP_TRIES])
-    log_low, log_high = (math.log(ratio) for ratio in augment.crop_ratio)
+    log_low, log_high = (math.log(ratio) for ratio in ratios)
     ratio = torch.exp(log_low + (log_high - log_low) * unit[:, CROP_TRIES : 2 * CROP_TRIES])
     box_width, box_height = torch.round(torch.sqrt(area * ratio)), torch.round(torch.sqrt(area / ratio))
     fits = (box_width >= 1) & (box_width <= width) & (box_height >= 1) & (box_height <= height)
     some = fits.any(dim=1)
     box_height, box_width = _first_fit(fits, box_height, box_width)
-    aspect = min(max(width / height, augment.crop_ratio[0]), augment.crop_ratio[1])
+    aspect = min(max(width / height, ratios[0]), ratios[1])
     box_height = torch.where(some, box_height, float(min(height, round(width / aspect))))
     box_width = torch.where(some, box_width, float(min(width, round(height * aspect))))
     place_row = torch.where(some, unit[:, -2], 0.5)
@@ -60,7 +61,7 @@ def crop_boxes(unit: Tensor, augment: Augment, height: int, width: int) -> Tenso
     return torch.stack([top, left, box_height, box_width], dim=1)
 
 
-def crop_resize(images: Tensor, boxes: Tensor, flip: Tensor, size: int, interpolation: Interpolation) -> Tensor:
+def crop_resize(images: Tensor, boxes: Tensor, flip: Tensor, size: int, interpolation: str) -> Tensor:
     """Boxes [B, 4] of float images [B, C, H, W], resized to S × S, mirrored where flip [B] is True.
 
     Sampling is by points, without a low-pass filter: meant for boxes not much larger than the output.
@@ -90,7 +91,7 @@ def pad_crop(images: Tensor, unit: Tensor, flip: Tensor, padding: int, size: int
     return torch.where(inside[:, None], taken.view(batch, -1, size, size), 0)
 
 
-def warp(images: Tensor, inverse: Tensor, fill: Tensor, interpolation: Interpolation) -> Tensor:
+def warp(images: Tensor, inverse: Tensor, fill: Tensor, interpolation: str) -> Tensor:
     """Each image through its affine map; what comes from outside is `fill` (one value per channel).
 
     inverse: [B, 2, 3] takes an output pixel's offset (col, row, 1) from the image's centre to the input's, in pixels.
@@ -106,18 +107,18 @@ def warp(images: Tensor, inverse: Tensor, fill: Tensor, interpolation: Interpola
     return sample_image(images - background, grid, interpolation, "zeros") + background
 
 
-def erase_boxes(unit: Tensor, augment: Augment, height: int, width: int) -> Tensor:
-    """Random rectangles (top, left, height, width) [B, 4], of height 0 where the chance decides against erasing.
+def erase_boxes(unit: Tensor, chance: float, area_share: tuple[float, float], height: int, width: int) -> Tensor:
+    """Random rectangles (top, left, height, width) [B, 4], of height 0 where the `chance` decides against erasing.
 
     unit: [B, 2 * ERASE_TRIES + 3]. Area uniform, aspect log-uniform in 0.3 … 1 / 0.3, smaller than the image.
     """
-    low, high = augment.erase_area
+    low, high = area_share
     area = height * width * (low + (high - low) * unit[:, :ERASE_TRIES])
     bound = math.log(0.3)
     ratio = torch.exp(bound - 2 * bound * unit[:, ERASE_TRIES : 2 * ERASE_TRIES])
     box_height, box_width = torch.round(torch.sqrt(area * ratio)), torch.round(torch.sqrt(area / ratio))
     fits = (box_height < height) & (box_width < width)
-    wanted = fits.any(dim=1) & (unit[:, -3] < augment.erase)
+    wanted = fits.any(dim=1) & (unit[:, -3] < chance)
     box_height, box_width = _first_fit(fits, box_height, box_width)
     top = torch.floor(unit[:, -2] * (height - box_height + 1))
     left = torch.floor(unit[:, -1] * (width - box_width + 1))

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from nearsight.images.unreadable import BadImage
+from nearsight.images.imageset import BadImage
 
 # Only plain raster formats: Pillow also opens formats that start other programs (EPS) or fetch other files.
 _FORMATS = {

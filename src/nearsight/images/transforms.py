@@ -1,38 +1,45 @@
-"""The per-image path: what a dataloader worker does to one decoded image. All leave as uint8 [3, size, size]."""
+"""What an image goes through on its way to a model: the short side resized, the centre cut out, pixels normalised."""
 
 from __future__ import annotations
 
 import math
-import random
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
-from nearsight.images.augmentation import Augment, Interpolation
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+FILL = (124, 116, 104)  # the mean colour in 0..255, which normalising turns into about zero
 
-_RESAMPLE = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}
+
+def normalise(images: Tensor, mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD) -> Tensor:
+    """Pixels 0..255 [B, 3, H, W] → float (x − 255 mean) / (255 std)."""
+    # Numbers, not tensors: nothing is copied to the device, so a captured step can hold it.
+    channels = zip(images.unbind(1), mean, std, strict=True)
+    return torch.stack([(channel.float() - 255 * m) / (255 * s) for channel, m, s in channels], dim=1)
 
 
-@contextmanager
-def seeded(key: int) -> Iterator[None]:
-    """The global generators of Python, NumPy and torch start from `key` inside and are put back afterwards.
+class Normalize(nn.Module):
+    """The same as one multiplication and one addition, with the last bit rounded differently: float x · scale + shift.
 
-    torchvision's transforms draw from those; nothing else may notice.
+    For the end of a chain of operations on a whole batch, where it is fused with them.
     """
-    python_state, numpy_state, torch_state = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
-    random.seed(key)
-    np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002
-    torch.default_generator.manual_seed(key)
-    try:
-        yield
-    finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)  # noqa: NPY002
-        torch.set_rng_state(torch_state)
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        super().__init__()
+        mean_, std_ = (torch.tensor(value, dtype=torch.float64).view(1, 3, 1, 1) for value in (mean, std))
+        self.register_buffer("scale", (1 / (255 * std_)).float(), persistent=False)
+        self.register_buffer("shift", (-mean_ / std_).float(), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images * self.scale + self.shift
 
 
 def to_tensor(image: Image.Image | np.ndarray) -> Tensor:
@@ -51,10 +58,10 @@ def resized_shape(height: int, width: int, size: int, crop_ratio: float) -> tupl
 class EvalTransform:
     """Resize the short side to size / crop_ratio, take the centre size × size. The key is ignored."""
 
-    def __init__(self, size: int, *, crop_ratio: float = 0.875, interpolation: Interpolation = "bicubic") -> None:
+    def __init__(self, size: int, *, crop_ratio: float = 0.875) -> None:
         if not 0 < crop_ratio <= 1:
             raise ValueError(f"crop_ratio must be in (0, 1], got {crop_ratio}")
-        self.size, self.crop_ratio, self.interpolation = size, crop_ratio, interpolation
+        self.size, self.crop_ratio = size, crop_ratio
 
     def __call__(self, image: np.ndarray, key: int = 0) -> Tensor:
         height, width = image.shape[:2]
@@ -70,33 +77,39 @@ class EvalTransform:
         rows, cols = height / full_height, width / full_width
         window = (left * cols, top * rows, (left + self.size) * cols, (top + self.size) * rows)
         window = (window[0], window[1], min(window[2], width), min(window[3], height))
-        resized = Image.fromarray(image).resize((self.size, self.size), _RESAMPLE[self.interpolation], box=window)
+        resized = Image.fromarray(image).resize((self.size, self.size), Image.Resampling.BICUBIC, box=window)
         return np.asarray(resized)
 
 
-class TrainCrop:
-    """The training crop by torchvision, seeded by the sample's key; BatchAugment does the rest (`cropped=True`)."""
+class BatchEval(nn.Module):
+    """uint8 [B, 3, H, W] → normalised float32 [B, 3, size, size]: resize, centre crop, normalise.
 
-    def __init__(self, augment: Augment) -> None:
-        from torchvision import transforms
+    Images that already have the right size (from EvalTransform, or resident at that size with crop_ratio 1) are only
+    normalised.
+    """
 
-        size = augment.size
-        self._size = size
-        self._fit_first = augment.crop != "resized"
-        self._fit = EvalTransform(size, crop_ratio=1.0, interpolation=augment.interpolation)
-        steps: list = []
-        if augment.crop == "resized":
-            steps.append(
-                transforms.RandomResizedCrop(
-                    size, augment.crop_scale, augment.crop_ratio, transforms.InterpolationMode(augment.interpolation)
-                )
-            )
-        elif augment.crop == "pad":
-            steps.append(transforms.RandomCrop(size, padding=augment.padding))
-        self._steps = transforms.Compose(steps)
+    def __init__(
+        self,
+        size: int,
+        *,
+        crop_ratio: float = 1.0,
+        mean: tuple[float, float, float] = IMAGENET_MEAN,
+        std: tuple[float, float, float] = IMAGENET_STD,
+    ) -> None:
+        super().__init__()
+        if not 0 < crop_ratio <= 1:
+            raise ValueError(f"crop_ratio must be in (0, 1], got {crop_ratio}")
+        self.size, self.crop_ratio = size, crop_ratio
+        self.normalize = Normalize(mean, std)
 
-    def __call__(self, image: np.ndarray, key: int) -> Tensor:
-        if self._fit_first and image.shape[:2] != (self._size, self._size):
-            image = self._fit._fit(image)
-        with seeded(key):
-            return to_tensor(self._steps(Image.fromarray(image)))
+    def forward(self, images: Tensor) -> Tensor:
+        pixels = images.to(torch.float32)
+        height, width = pixels.shape[-2:]
+        if (height, width) != (self.size, self.size) or self.crop_ratio != 1:
+            full = resized_shape(height, width, self.size, self.crop_ratio)
+            if full != (height, width):
+                pixels = F.interpolate(pixels, full, mode="bicubic", antialias=True, align_corners=False)
+                pixels = torch.round(pixels).clamp(0, 255)
+            top, left = (round((side - self.size) / 2) for side in full)
+            pixels = pixels[..., top : top + self.size, left : left + self.size]
+        return self.normalize(pixels)

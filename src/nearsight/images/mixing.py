@@ -2,15 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nearsight.images.augmentation import Mixing
 from nearsight.images.batch_geometry import inside_boxes
 from nearsight.randomness import hash32, to_unit
 
 _TABLE = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixing:
+    """Mixup and cutmix with soft targets."""
+
+    mixup: float = 0.8
+    """α of mixup's Beta(α, α); 0 turns mixup off."""
+    cutmix: float = 1.0
+    """α of cutmix's Beta(α, α); 0 turns cutmix off."""
+    prob: float = 1.0
+    """Probability that a group is mixed at all."""
+    switch: float = 0.5
+    """Probability of cutmix rather than mixup where both are on."""
+    smoothing: float = 0.1
+    """Label smoothing."""
+    group: int = 16
+    """Images that share one λ and find their partners among themselves. Partners depend on the position in the global
+    batch only: any number of processes and micro-batches whose size is a multiple of `group` gives the same result."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.smoothing < 1:
+            raise ValueError(f"smoothing must be in [0, 1), got {self.smoothing}")
+        if self.group < 2 or self.group % 2:
+            raise ValueError(f"group must be even and at least 2, got {self.group}")
 
 
 def beta_quantiles(alpha: float, entries: int = _TABLE) -> np.ndarray:

@@ -3,6 +3,9 @@
 Images are float [B, 3, H, W] with whole values 0..255, before and after. Two ways to the same result, bit for bit:
 `apply_dense` computes every operation for every image and selects, without asking the device anything, for
 accelerators and compiled graphs; `apply_sparse` computes only what is wanted, for eager CPUs.
+
+Most colour operations map a channel's value to a value, with Pillow's arithmetic. They become one table of 256 entries
+per image and channel, so that a batch in which every image wants something else costs one lookup.
 """
 
 from __future__ import annotations
@@ -14,9 +17,80 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nearsight.images import batch_color as color
-from nearsight.images.augmentation import Interpolation
 from nearsight.images.batch_geometry import warp
+
+
+def luma(images: Tensor) -> Tensor:
+    """Pillow's grey value, whole numbers, [B, 1, H, W]."""
+    red, green, blue = images.to(torch.int32).unbind(1)
+    return ((red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16).unsqueeze(1).to(images.dtype)
+
+
+def blend(degenerate: Tensor, images: Tensor, factor: Tensor) -> Tensor:
+    """degenerate at factor 0, the image at 1, beyond it above 1; cut off and rounded down like Pillow's blend."""
+    return torch.floor((degenerate + factor * (images - degenerate)).clamp(0, 255))
+
+
+def mean_grey(images: Tensor) -> Tensor:
+    """Whole numbers, [B, 1, 1, 1]."""
+    return torch.floor(luma(images).mean(dim=(1, 2, 3), keepdim=True) + 0.5)
+
+
+def lookup(images: Tensor, table: Tensor) -> Tensor:
+    """Every value replaced by its entry in table [B, 3, 256]."""
+    return table.gather(2, images.flatten(2).long()).view_as(images)
+
+
+def histograms(images: Tensor) -> Tensor:
+    """int32 [B, 3, 256]. Whole-number additions: the result does not depend on their order."""
+    batch, channels = images.shape[:2]
+    rows = torch.arange(batch * channels, device=images.device).view(batch, channels, 1) * 256
+    flat = (images.flatten(2).long() + rows).flatten()
+    counts = torch.zeros(batch * channels * 256, dtype=torch.int32, device=images.device)
+    return counts.scatter_add(0, flat, torch.ones_like(flat, dtype=torch.int32)).view(batch, channels, 256)
+
+
+def equalize_table(images: Tensor, values: Tensor) -> Tensor:
+    """Spreads each channel's values evenly; a channel with a single value stays."""
+    counts = histograms(images)
+    last = images.flatten(2).amax(dim=2, keepdim=True).long()
+    step = (counts.sum(dim=2, keepdim=True) - counts.gather(2, last)) // 255
+    before = counts.cumsum(dim=2) - counts
+    spread = (before + step // 2) // step.clamp(min=1)
+    return torch.where(step > 0, spread.clamp(max=255).to(values.dtype), values)
+
+
+def autocontrast_table(images: Tensor, values: Tensor) -> Tensor:
+    """Stretches each channel's darkest and brightest value to 0 and 255."""
+    flat = images.flatten(2)
+    low, high = flat.amin(dim=2, keepdim=True), flat.amax(dim=2, keepdim=True)
+    stretched = torch.floor((values - low) * 255 / (high - low).clamp(min=1)).clamp(0, 255)
+    return torch.where(high > low, stretched, values)
+
+
+def keep_bits(values: Tensor, bits: Tensor) -> Tensor:
+    """The upper `bits` (0 to 8) bits."""
+    unit = torch.exp2(8 - bits)
+    return torch.floor(values / unit) * unit
+
+
+def saturate(images: Tensor, factor: Tensor) -> Tensor:
+    """Blends with the grey image; factor [B, 1, 1, 1]."""
+    return blend(luma(images), images, factor)
+
+
+def sharpen(images: Tensor, factor: Tensor) -> Tensor:
+    """Blends with the image smoothed by 3 × 3 (centre 5, others 1, over 13); the rim stays as it is."""
+    height, width = images.shape[-2:]
+    if min(height, width) < 3:
+        return images
+    centre = images[..., 1:-1, 1:-1]
+    rows = images[..., :-2, :] + images[..., 1:-1, :] + images[..., 2:, :]
+    total = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * centre
+    smooth = images.clone()
+    smooth[..., 1:-1, 1:-1] = torch.floor(total / 13 + 0.5)
+    return blend(smooth, images, factor)
+
 
 # An image's operation is a position here, in the order of timm's list; a declined operation becomes the last.
 OPERATIONS = (
@@ -55,19 +129,21 @@ class Choice:
 Table = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 # (images, values 0..255 [B, 3, 256], level [B, 1, 1], factor [B, 1, 1]) → table [B, 3, 256]
 _TABLES: dict[str, Table] = {
-    "autocontrast": lambda images, values, level, factor: color.autocontrast_table(images, values),
-    "equalize": lambda images, values, level, factor: color.equalize_table(images, values),
+    "autocontrast": lambda images, values, level, factor: autocontrast_table(images, values),
+    "equalize": lambda images, values, level, factor: equalize_table(images, values),
     "invert": lambda images, values, level, factor: 255 - values,
     # At least one bit is kept: none would leave a black image.
-    "posterize": lambda images, values, level, factor: color.posterize_table(
-        values, 4 - torch.floor(level * 4).clamp(max=3)
+    "posterize": lambda images, values, level, factor: keep_bits(values, 4 - torch.floor(level * 4).clamp(max=3)),
+    "solarize": lambda images, values, level, factor: torch.where(
+        values < 256 - torch.floor(level * 256), values, 255 - values
     ),
-    "solarize": lambda images, values, level, factor: color.solarize_table(values, 256 - torch.floor(level * 256)),
-    "solarize_add": lambda images, values, level, factor: color.solarize_add_table(values, torch.floor(level * 110)),
-    "contrast": lambda images, values, level, factor: color.contrast_table(images, values, factor),
-    "brightness": lambda images, values, level, factor: color.blend(torch.zeros_like(values), values, factor),
+    "solarize_add": lambda images, values, level, factor: torch.where(
+        values < 128, (values + torch.floor(level * 110)).clamp(max=255), values
+    ),
+    "contrast": lambda images, values, level, factor: blend(mean_grey(images)[..., 0], values, factor),
+    "brightness": lambda images, values, level, factor: blend(torch.zeros_like(values), values, factor),
 }
-_FILTERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"color": color.saturate, "sharpness": color.sharpen}
+_FILTERS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"color": saturate, "sharpness": sharpen}
 
 
 def affine_of(choice: Choice, height: int, width: int) -> Tensor:
@@ -96,7 +172,7 @@ def _values(images: Tensor) -> Tensor:
     return torch.arange(256, device=images.device, dtype=images.dtype).expand(images.shape[0], 3, 256)
 
 
-def _warped(images: Tensor, choice: Choice, fill: Tensor, interpolation: Interpolation) -> Tensor:
+def _warped(images: Tensor, choice: Choice, fill: Tensor, interpolation: str) -> Tensor:
     maps = affine_of(choice, images.shape[-2], images.shape[-1])
     return torch.round(warp(images, maps, fill, interpolation)).clamp(0, 255)
 
@@ -108,13 +184,13 @@ def _recoloured(images: Tensor, choice: Choice) -> Tensor:
     table = values
     for name, make in _TABLES.items():
         table = torch.where(operation == CODE[name], make(images, values, level, factor), table)
-    out = color.lookup(images, table)
+    out = lookup(images, table)
     for name, apply in _FILTERS.items():
         out = torch.where(operation[..., None] == CODE[name], apply(images, factor[..., None]), out)
     return out
 
 
-def apply_dense(images: Tensor, choice: Choice, fill: Tensor, interpolation: Interpolation) -> Tensor:
+def apply_dense(images: Tensor, choice: Choice, fill: Tensor, interpolation: str) -> Tensor:
     """Every operation for every image, then the wanted one is kept: static shapes and no wait for the device."""
     moved = choice.operation == CODE[GEOMETRIC[0]]
     for name in GEOMETRIC[1:]:
@@ -123,7 +199,7 @@ def apply_dense(images: Tensor, choice: Choice, fill: Tensor, interpolation: Int
     return torch.where(moved[:, None, None, None], warped, _recoloured(images, choice))
 
 
-def apply_sparse(images: Tensor, choice: Choice, fill: Tensor, interpolation: Interpolation) -> Tensor:
+def apply_sparse(images: Tensor, choice: Choice, fill: Tensor, interpolation: str) -> Tensor:
     """Each operation for the images that want it. Sizes depend on the data, so this waits for the device."""
     out = images.clone()
 
@@ -134,7 +210,7 @@ def apply_sparse(images: Tensor, choice: Choice, fill: Tensor, interpolation: In
         if len(rows := rows_of(name)):
             part, picked = images[rows], choice.at(rows)
             table = make(part, _values(part), picked.level[:, None, None], picked.factor[:, None, None])
-            out[rows] = color.lookup(part, table.expand(len(rows), 3, 256))
+            out[rows] = lookup(part, table.expand(len(rows), 3, 256))
     for name, apply in _FILTERS.items():
         if len(rows := rows_of(name)):
             out[rows] = apply(images[rows], choice.at(rows).factor[:, None, None, None])

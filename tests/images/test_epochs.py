@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from nearsight.images.order import epoch_order, local_batch
+from nearsight.images.epochs import epoch_order, local_batch
 from nearsight.randomness import sample_keys
 
 
