@@ -100,7 +100,7 @@ def backbone_options(options: argparse.Namespace, name: str) -> dict[str, Any]:
 def pretrain_one(options: argparse.Namespace) -> dict[str, Any]:
     """One backbone as a classifier, in this process; its folder has the weights."""
     from nearsight.engine.training import train
-    from nearsight.recipes.named import named_recipe
+    from nearsight.recipes.files import named_recipe
     from nearsight.recipes.recipe import differences
     from nearsight.runs.folder import RunFolder
 
@@ -146,7 +146,7 @@ def run_one(options: argparse.Namespace) -> dict[str, Any]:
     import torch
 
     from nearsight.engine.training import train
-    from nearsight.recipes.named import named_recipe
+    from nearsight.recipes.files import named_recipe
     from nearsight.runs.folder import RunFolder
 
     model, seed = options.one[0], int(options.one[1])

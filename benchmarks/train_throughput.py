@@ -25,8 +25,8 @@ from nearsight.engine.task import Batch
 from nearsight.engine.trainer import Trainer
 from nearsight.recipes.files import resolve_recipe
 from nearsight.recipes.recipe import Recipe
-from nearsight.runs.environment import describe_environment
 from nearsight.runs.folder import RunFolder
+from nearsight.runs.identity import describe_environment
 
 
 class FixedBatchTask(ClassificationTask):

@@ -13,8 +13,7 @@ from pictures import make_folder
 
 from nearsight import tasks
 from nearsight.detection.sources import open_detection
-from nearsight.recipes.files import freeze, resolve_recipe, thaw
-from nearsight.recipes.named import recipe_names
+from nearsight.recipes.files import freeze, recipe_names, resolve_recipe, thaw
 from nearsight.recipes.recipe import Recipe
 from nearsight.tasks import refuse_models_of_others, register, task_kind, task_names, task_of_data
 

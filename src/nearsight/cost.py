@@ -20,8 +20,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from nearsight.models.model import as_pair
 from nearsight.models.registry import create_model
-from nearsight.models.size import as_pair
 from nearsight.models.vit import VisionTransformer
 from nearsight.nn.positional import GatedPositionalSelfAttention, PositionalSelfAttention
 

@@ -108,6 +108,16 @@ class TaskKind:
     """(RunFolder) → InspectedRun; None where models of the task cannot be looked into."""
 
 
+def imported(place: str) -> Callable[..., Any]:
+    """What "module:name" stands for, imported when it is called, so that naming a task imports no torch."""
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        module, name = place.split(":")
+        return getattr(import_module(module), name)(*arguments, **named)
+
+    return call
+
+
 _KINDS: dict[str, TaskKind] = {}
 
 

@@ -25,8 +25,7 @@ from nearsight.datasets.sources import open_data
 from nearsight.engine.task import ProcessContext
 from nearsight.engine.training import train
 from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD
-from nearsight.recipes.files import apply_changes, freeze
-from nearsight.recipes.named import named_recipe
+from nearsight.recipes.files import apply_changes, freeze, named_recipe
 from nearsight.reports.compare import Setting, compare_runs, comparison_plot, describe_setting, welch_p
 from nearsight.runs.folder import RunFolder
 

@@ -14,7 +14,7 @@ import pytest
 from pictures import make_folder
 from verbs import nearsight
 
-from nearsight.classification.recipes import CLASSIFICATION_RECIPES
+from nearsight.classification.recipe import CLASSIFICATION_RECIPES
 from nearsight.cli.demo import compare_two
 from nearsight.cli.options import given_options, option_class
 from nearsight.cli.output import print_predictions

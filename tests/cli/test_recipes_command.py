@@ -2,11 +2,10 @@
 
 import pytest
 
-from nearsight.classification.recipes import CLASSIFICATION_RECIPES
+from nearsight.classification.recipe import CLASSIFICATION_RECIPES
 from nearsight.cli.recipes import recipes
 from nearsight.cli.verbs import app
-from nearsight.recipes.files import resolve_recipe
-from nearsight.recipes.named import named_recipe
+from nearsight.recipes.files import named_recipe, resolve_recipe
 from nearsight.tasks import task_kind
 
 

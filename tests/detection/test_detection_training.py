@@ -26,8 +26,7 @@ from nearsight.engine.training import train
 from nearsight.images.imageset import BadImageLog
 from nearsight.models import create_model
 from nearsight.nn import LocalSelfAttention2d
-from nearsight.recipes.files import apply_changes, freeze
-from nearsight.recipes.named import named_recipe
+from nearsight.recipes.files import apply_changes, freeze, named_recipe
 from nearsight.runs.checkpoint import CheckpointStore
 from nearsight.runs.exits import PreemptedError
 from nearsight.runs.folder import RunFolder

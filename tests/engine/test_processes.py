@@ -12,7 +12,7 @@ import pytest
 from processes import HERE, outcome, training_environment
 from toy import toy_recipe
 
-from nearsight.engine.batch_size import cut_batch
+from nearsight.engine.data import cut_batch
 from nearsight.engine.distributed import World
 
 RECIPE = {"drop_path": 0.0, "epochs": 10.0, "save_every": 8}

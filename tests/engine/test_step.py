@@ -14,7 +14,7 @@ from torch import nn
 from toy import ToyTask, toy_recipe
 
 from nearsight.classification.recipe import ClassificationRecipe
-from nearsight.engine.batch_size import smaller_micro_batch
+from nearsight.engine.data import smaller_micro_batch
 from nearsight.engine.distributed import World
 from nearsight.engine.optimizer import (
     AveragedModel,

@@ -11,8 +11,7 @@ from PIL import Image
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.detection.model import build_detector
 from nearsight.models import create_model
-from nearsight.recipes.files import freeze
-from nearsight.recipes.named import named_recipe
+from nearsight.recipes.files import freeze, named_recipe
 from nearsight.runs.checkpoint import CheckpointStore
 
 

@@ -7,7 +7,7 @@ import torch
 
 from nearsight.analysis import attention_maps, inspectable
 from nearsight.analysis.pictures import fit_picture
-from nearsight.classification.inspection import top_classes
+from nearsight.classification.use import top_classes
 from nearsight.explorer.inspection import PARTS, inspect_picture, query_index
 from nearsight.models import ResNet, VisionTransformer
 

@@ -16,8 +16,7 @@ from nearsight.explorer.inspection import inspect_picture
 from nearsight.explorer.pictures import pictures_of
 from nearsight.explorer.sources import ModelSource, RunSource, open_source, untrained
 from nearsight.models import create_model
-from nearsight.recipes.files import freeze
-from nearsight.recipes.named import named_recipe
+from nearsight.recipes.files import freeze, named_recipe
 
 
 def test_a_run_has_its_beginning_and_its_snapshots(tmp_path):

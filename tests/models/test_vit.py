@@ -6,7 +6,7 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 
 from nearsight.models import create_model
 from nearsight.nn import GatedPositionalSelfAttention, PositionalSelfAttention, SelfAttention
-from nearsight.weights.timm import load_timm_weights
+from nearsight.weights import load_timm_weights
 
 
 def kinds(model):

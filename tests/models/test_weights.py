@@ -6,7 +6,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 
 from nearsight.models import create_model
-from nearsight.weights.timm import from_timm, load_timm_weights, to_timm
+from nearsight.weights import from_timm, load_timm_weights, to_timm
 
 TWINS = {
     "convit_tiny": "convit_tiny",

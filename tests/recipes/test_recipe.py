@@ -12,8 +12,7 @@ import yaml
 from nearsight.classification.model import build_classifier
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.detection.recipe import DetectionRecipe
-from nearsight.recipes.files import freeze, read_changes, resolve_recipe, thaw
-from nearsight.recipes.named import named_recipe
+from nearsight.recipes.files import freeze, named_recipe, read_changes, resolve_recipe, thaw
 from nearsight.recipes.recipe import differences
 
 ROOT = Path(__file__).parents[2]

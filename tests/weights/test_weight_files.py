@@ -13,8 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import nearsight
-from nearsight.weights.files import read_weights
-from nearsight.weights.loading import load_weights
+from nearsight.weights import load_weights, read_weights
 
 PACKAGE = Path(nearsight.__file__).parent
 

@@ -17,7 +17,7 @@ from nearsight.analysis.views import GlobalView, Kind, View, patch_map
 from nearsight.analysis.walk import global_view, inspectable, looking, walk_batches
 from nearsight.functional import nonlocality
 from nearsight.models import VisionTransformer
-from nearsight.models.size import grid_of
+from nearsight.models.model import grid_of
 
 Protocol = Literal["activations", "released_code"]
 

@@ -22,7 +22,7 @@ from nearsight.geometry import Grid
 from nearsight.models import ResNet, VisionTransformer
 from nearsight.nn import GatedPositionalSelfAttention, LocalSelfAttention2d, PositionalSelfAttention, SelfAttention
 from nearsight.nn.local import sinusoidal_positions
-from nearsight.weights.timm import load_timm_weights
+from nearsight.weights import load_timm_weights
 
 KNOWN = "nearsight's models, timm's plain VisionTransformer and timm's ConVit"
 

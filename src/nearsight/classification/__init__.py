@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from nearsight.classification.recipe import ClassificationRecipe
-from nearsight.classification.recipes import CLASSIFICATION_RECIPES
+from nearsight.classification.recipe import CLASSIFICATION_RECIPES, ClassificationRecipe
 from nearsight.recipes.fields import check_fields, option
-from nearsight.tasks import Evaluation, TaskKind
-
-if TYPE_CHECKING:
-    from nearsight.classification.inspection import ClassificationRun
-    from nearsight.classification.task import ClassificationTask
-    from nearsight.classification.use import Classifier
-    from nearsight.runs.folder import RunFolder
+from nearsight.tasks import TaskKind, imported
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,30 +30,6 @@ def _models() -> list[str]:
     return [name for name in list_models() if backbone_of(name) is None]
 
 
-def _open_task(recipe: ClassificationRecipe, *, fit_batch: bool = False) -> ClassificationTask:
-    from nearsight.classification.task import ClassificationTask
-
-    return ClassificationTask(recipe, fit_batch=fit_batch)
-
-
-def _evaluate(*arguments: Any, **named: Any) -> Evaluation:
-    from nearsight.classification.use import evaluate
-
-    return evaluate(*arguments, **named)
-
-
-def _load(*arguments: Any, **named: Any) -> Classifier:
-    from nearsight.classification.use import Classifier
-
-    return Classifier(*arguments, **named)
-
-
-def _inspect(run: RunFolder) -> ClassificationRun:
-    from nearsight.classification.inspection import ClassificationRun
-
-    return ClassificationRun(run)
-
-
 KIND = TaskKind(
     name="classification",
     help="images with classes: a classifier",
@@ -73,8 +41,8 @@ KIND = TaskKind(
     predict_options=PredictOptions,
     models=_models,
     recognises=lambda source: True,
-    open_task=_open_task,
-    evaluate=_evaluate,
-    load=_load,
-    inspect=_inspect,
+    open_task=imported("nearsight.classification.task:ClassificationTask"),
+    evaluate=imported("nearsight.classification.use:evaluate"),
+    load=imported("nearsight.classification.use:Classifier"),
+    inspect=imported("nearsight.classification.use:ClassificationRun"),
 )

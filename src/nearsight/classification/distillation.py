@@ -14,8 +14,7 @@ from nearsight.classification.model import build_classifier, require_size, timm_
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD
 from nearsight.runs.folder import RunFolder, class_names
-from nearsight.weights.files import read_weights
-from nearsight.weights.loading import load_weights
+from nearsight.weights import load_weights, read_weights
 
 
 def load_teacher(recipe: ClassificationRecipe, classes: Sequence[str]) -> nn.Module:

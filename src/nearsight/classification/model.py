@@ -14,9 +14,7 @@ from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.models import create_model
 from nearsight.models.registry import arguments_of
 from nearsight.tasks import refuse_models_of_others
-from nearsight.weights.files import read_weights
-from nearsight.weights.loading import CLASSIFIER_HEADS, load_weights
-from nearsight.weights.origin import require_network
+from nearsight.weights import CLASSIFIER_HEADS, load_weights, read_weights, require_network
 
 
 def build_classifier(recipe: ClassificationRecipe, num_classes: int) -> nn.Module:

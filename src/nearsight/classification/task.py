@@ -16,8 +16,7 @@ from nearsight.classification.distillation import BothHeads, ask_teacher, distil
 from nearsight.classification.model import build_classifier
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.datasets.labelled import LabelledImages, LabelledSplits
-from nearsight.engine.batch_size import check_batch
-from nearsight.engine.data import DataTask
+from nearsight.engine.data import DataTask, check_batch
 from nearsight.engine.device import compiles, pick_precision
 from nearsight.engine.distributed import World
 from nearsight.engine.task import Batch, Inputs, ProcessContext

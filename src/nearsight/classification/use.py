@@ -1,30 +1,34 @@
-"""Using a finished run: its model, its measures on some data, its predictions for some pictures."""
+"""Using a finished run: its measures on some data, its predictions for some pictures, its model to look into."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
+from nearsight.analysis.pictures import in_turn
 from nearsight.classification import PredictOptions
+from nearsight.classification.data import open_splits
 from nearsight.classification.model import build_classifier
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.classification.task import ClassificationTask
-from nearsight.datasets.labelled import first_classes, with_classes
+from nearsight.datasets.labelled import LabelledImages, first_classes, with_classes
 from nearsight.datasets.sources import open_images
 from nearsight.engine.device import pick_device, pick_precision
 from nearsight.engine.task import ProcessContext
 from nearsight.images.decode import picture_files, read_pictures
 from nearsight.images.imageset import Splits
-from nearsight.images.transforms import BatchEval, EvalTransform
+from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD, BatchEval, EvalTransform
 from nearsight.runs.folder import RunFolder, class_names
-from nearsight.runs.layout import DATA
+from nearsight.runs.layout import CLASSES, DATA
 from nearsight.tasks import Evaluation, Prediction
 from nearsight.text import printable
-from nearsight.weights.loading import trained_model
+from nearsight.weights import trained_model
 
 _BATCH = 64
 
@@ -118,3 +122,43 @@ def _prediction(path: Path, classes: dict[str, float], problem: str) -> Predicti
     words = ", ".join(f"{printable(name)} {100 * share:.1f} %" for name, share in classes.items())
     record = {"name": str(path), "classes": classes, "problem": problem or None}
     return Prediction(str(path), words or f"unreadable: {problem}", record, problem)
+
+
+_SHOWN = 5
+
+
+class ClassificationRun:
+    """Its network with fresh weights, its validation images, and what its outputs say."""
+
+    in_turn = staticmethod(in_turn)
+
+    def __init__(self, run: RunFolder) -> None:
+        self.recipe = run.recipe(ClassificationRecipe).with_changes(init_from="", download=False)
+        self.classes: Sequence[str] = class_names(run.path)
+        if not self.classes:
+            raise ValueError(
+                f"{run.path} has no {CLASSES}: it is not a run of `nearsight train`, or it has not started"
+            )
+        self.picture_size = (self.recipe.image_size, self.recipe.image_size)
+
+    def fresh_model(self) -> nn.Module:
+        model = build_classifier(self.recipe, len(self.classes))
+        if self.recipe.model.startswith("timm:"):  # trained here, hence on pictures normalised as all are here
+            model.pretrained_cfg = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}  # type: ignore[assignment]
+        return model
+
+    def validation_images(self) -> LabelledImages:
+        return open_splits(self.recipe).val
+
+    def predictions(self, outputs: Tensor, size: tuple[int, int]) -> list[dict[str, Any]]:
+        return top_classes(outputs, self.classes)
+
+
+def top_classes(logits: Tensor, classes: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The likeliest classes of the first image of a batch of logits [B, classes]."""
+    shares = logits[0].float().softmax(dim=-1)
+    best, labels = shares.topk(min(_SHOWN, len(shares)))
+    return [
+        {"label": classes[label] if label < len(classes) else f"class {label}", "probability": share}
+        for share, label in zip(best.tolist(), labels.tolist(), strict=True)
+    ]

@@ -63,7 +63,7 @@ def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | N
 
     from nearsight import list_models
     from nearsight.cost import known_costs, model_cost
-    from nearsight.models.reported import REPORTED
+    from nearsight.models.sizes import REPORTED
 
     names = list_models(pattern)
     if not names:

@@ -20,7 +20,7 @@ def recipes(*names: str) -> int:
     """
     from rich.console import Console
 
-    from nearsight.recipes.named import named_recipe
+    from nearsight.recipes.files import named_recipe
     from nearsight.tasks import task_kind, task_names
 
     console = Console()

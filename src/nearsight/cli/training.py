@@ -180,8 +180,7 @@ def train_and_tell(
     from nearsight.engine.callbacks import make_progress
     from nearsight.engine.trackers import check_trackers, make_trackers
     from nearsight.engine.training import train as train_run
-    from nearsight.recipes.files import describe_changes
-    from nearsight.recipes.named import named_recipe
+    from nearsight.recipes.files import describe_changes, named_recipe
     from nearsight.runs.folder import RunFolder
 
     check_trackers(recipe)

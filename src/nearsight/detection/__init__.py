@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.recipes import DETECTION_RECIPES
 from nearsight.recipes.fields import check_fields, option
-from nearsight.tasks import Evaluation, TaskKind
-
-if TYPE_CHECKING:
-    from nearsight.detection.inspection import DetectionRun
-    from nearsight.detection.task import DetectionTask
-    from nearsight.detection.use import Detector
-    from nearsight.runs.folder import RunFolder
+from nearsight.tasks import TaskKind, imported
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,46 +28,10 @@ class PredictOptions:
         check_fields(self)
 
 
-def _recognises(source: str) -> bool:
-    from nearsight.detection.sources import has_boxes
-
-    return has_boxes(source)
-
-
 def _models() -> list[str]:
     from nearsight.models.registry import backbone_of, list_models
 
     return [name for name in list_models() if backbone_of(name) is not None]
-
-
-def _open_task(recipe: DetectionRecipe, *, fit_batch: bool = False) -> DetectionTask:
-    from nearsight.detection.task import DetectionTask
-
-    return DetectionTask(recipe, fit_batch=fit_batch)
-
-
-def _complete_recipe(recipe: DetectionRecipe, run: RunFolder) -> DetectionRecipe:
-    from nearsight.detection.model import with_backbone_options
-
-    return with_backbone_options(recipe, run)
-
-
-def _evaluate(*arguments: Any, **named: Any) -> Evaluation:
-    from nearsight.detection.use import evaluate
-
-    return evaluate(*arguments, **named)
-
-
-def _load(*arguments: Any, **named: Any) -> Detector:
-    from nearsight.detection.use import Detector
-
-    return Detector(*arguments, **named)
-
-
-def _inspect(run: RunFolder) -> DetectionRun:
-    from nearsight.detection.inspection import DetectionRun
-
-    return DetectionRun(run)
 
 
 KIND = TaskKind(
@@ -87,10 +44,10 @@ KIND = TaskKind(
     eval_options=EvalOptions,
     predict_options=PredictOptions,
     models=_models,
-    recognises=_recognises,
-    open_task=_open_task,
-    complete_recipe=_complete_recipe,
-    evaluate=_evaluate,
-    load=_load,
-    inspect=_inspect,
+    recognises=imported("nearsight.detection.sources:has_boxes"),
+    open_task=imported("nearsight.detection.task:DetectionTask"),
+    complete_recipe=imported("nearsight.detection.model:with_backbone_options"),
+    evaluate=imported("nearsight.detection.use:evaluate"),
+    load=imported("nearsight.detection.use:Detector"),
+    inspect=imported("nearsight.detection.inspection:DetectionRun"),
 )

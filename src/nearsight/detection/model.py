@@ -11,9 +11,7 @@ from nearsight.models.registry import backbone_of, create_model
 from nearsight.recipes.recipe import Recipe
 from nearsight.runs.folder import RunFolder
 from nearsight.tasks import refuse_models_of_others
-from nearsight.weights.files import read_weights
-from nearsight.weights.loading import CLASSIFIER_HEADS, load_weights
-from nearsight.weights.origin import origin_recipe, require_network
+from nearsight.weights import CLASSIFIER_HEADS, load_weights, origin_recipe, read_weights, require_network
 
 
 def build_detector(recipe: DetectionRecipe, num_classes: int) -> RetinaNet:

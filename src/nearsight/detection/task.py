@@ -18,8 +18,7 @@ from nearsight.detection.model import build_detector
 from nearsight.detection.outputs import DetectorOutputs, detection_loss, postprocess
 from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.views import View, boxes_in_image
-from nearsight.engine.batch_size import check_batch
-from nearsight.engine.data import DataTask
+from nearsight.engine.data import DataTask, check_batch
 from nearsight.engine.task import Batch, Inputs, ProcessContext
 from nearsight.reports.page import Page
 from nearsight.runs.layout import CATEGORIES

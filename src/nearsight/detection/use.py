@@ -28,7 +28,7 @@ from nearsight.images.transforms import normalise
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import CATEGORIES
 from nearsight.tasks import Evaluation, Prediction
-from nearsight.weights.loading import trained_model
+from nearsight.weights import trained_model
 
 
 class Detector:

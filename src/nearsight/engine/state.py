@@ -1,8 +1,11 @@
-"""What a run trains and saves: model, weight average and optimiser as tensors, and where the run stands as JSON."""
+"""What a run trains and saves as tensors, where it stands as JSON, and where its time goes."""
 
 from __future__ import annotations
 
 import copy
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,3 +104,39 @@ class TrainState:
         weights = sum(value.numel() * value.element_size() for value in self.model.state_dict().values())
         moments = 2 if isinstance(self.optimizer, torch.optim.AdamW) else 1
         return weights * (1 + moments + (self.averaged is not None))
+
+
+class Clock:
+    """Seconds spent in the training loop since the last ``lap``, and in the run as a whole (resumes included)."""
+
+    def __init__(self, seconds_before: float = 0.0) -> None:
+        self._began = time.perf_counter() - seconds_before
+        self._lap_began = time.perf_counter()
+        self._waited = 0.0
+        self._elsewhere = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self._began
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Time in here was spent waiting for data."""
+        began = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - began
+
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """Time in here (evaluation, saving) does not count as training."""
+        began = time.perf_counter()
+        yield
+        self._elsewhere += time.perf_counter() - began
+
+    def lap(self) -> tuple[float, float]:
+        """(training seconds since the last lap, share of them spent waiting for data)."""
+        now = time.perf_counter()
+        seconds = max(now - self._lap_began - self._elsewhere, 1e-9)
+        share = min(1.0, self._waited / seconds)
+        self._lap_began, self._waited, self._elsewhere = now, 0.0, 0.0
+        return seconds, share

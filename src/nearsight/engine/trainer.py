@@ -13,16 +13,14 @@ from typing import Any
 
 import torch
 
-from nearsight.engine.batch_size import cut_batch, smaller_micro_batch
 from nearsight.engine.callbacks import CallbackList
-from nearsight.engine.clock import Clock
-from nearsight.engine.data import explained_loading
+from nearsight.engine.data import cut_batch, explained_loading, smaller_micro_batch
 from nearsight.engine.device import compiles, pick_precision
 from nearsight.engine.distributed import World, is_sharded
 from nearsight.engine.optimizer import ema_weight, learning_rate
 from nearsight.engine.saving import CheckpointSaver
 from nearsight.engine.signals import StopRequest
-from nearsight.engine.state import Progress, TrainState
+from nearsight.engine.state import Clock, Progress, TrainState
 from nearsight.engine.step import StepResult, StepSettings, TrainStep
 from nearsight.engine.task import Inputs, ProcessContext, Task
 from nearsight.randomness import STEP_STREAM, hash32

@@ -18,7 +18,7 @@ from nearsight.runs.identity import DataRecord, check_run, finished_summary, rec
 from nearsight.runs.layout import DONE, REPORT
 from nearsight.runs.metrics_log import spelled
 from nearsight.tasks import task_kind
-from nearsight.weights.loading import load_weights
+from nearsight.weights import load_weights
 
 
 def train(

@@ -13,7 +13,7 @@ from PIL import Image
 from nearsight.analysis.pictures import SAMPLES, in_turn
 from nearsight.datasets.sources import open_data
 from nearsight.explorer.sources import RunSource, Source
-from nearsight.runs.environment import without_home
+from nearsight.runs.identity import without_home
 from nearsight.runs.layout import DATA
 
 NamedPicture = tuple[str, np.ndarray]

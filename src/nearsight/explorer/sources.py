@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from nearsight.acceleration import accelerate
 from nearsight.analysis.pictures import model_size
 from nearsight.analysis.walk import Detector, inspectable
-from nearsight.classification.inspection import top_classes
 from nearsight.classification.model import timm_model
+from nearsight.classification.use import top_classes
 from nearsight.detection.inspection import surest_boxes
 from nearsight.detection.outputs import DetectorOutputs
 from nearsight.models import create_model
@@ -22,9 +22,7 @@ from nearsight.runs.exits import DiskError
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import BEST, CONFIG, MODEL
 from nearsight.tasks import task_kind
-from nearsight.weights.files import read_weights
-from nearsight.weights.loading import load_weights
-from nearsight.weights.timm import from_timm
+from nearsight.weights import from_timm, load_weights, read_weights
 
 
 @dataclass(frozen=True)

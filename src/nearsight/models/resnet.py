@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from ..nn import AttentionStem2d, LocalSelfAttention2d
 from ..nn.checks import require_choice, require_count, require_finite, require_images, require_positive, require_share
 from ..nn.local import has_room_for_local_start
-from .model import Classifier
-from .size import as_pair, chosen_layers
+from .model import Classifier, as_pair, chosen_layers
 
 Stem = Literal["conv", "attention"]
 Mixer = Callable[

@@ -5,6 +5,8 @@ ConViT's Table 1: 12 blocks of patch 16 at 224 px, FFN ratio 4; ConViTs have 10 
 SASA: group layouts of ResNet-26/38/50.
 """
 
+from typing import NamedTuple
+
 from .registry import register
 from .resnet import ResNet
 from .vit import VisionTransformer
@@ -58,5 +60,44 @@ def _register_all() -> None:
         register(f"sasa_resnet{depth}_convstem", ResNet, **everywhere)
         register(f"sasa_resnet{depth}", ResNet, stem="attention", **everywhere)
 
+
+class Reported(NamedTuple):
+    """What a paper prints: *reported* figures, beside which `nearsight models` shows those we counted."""
+
+    parameters: str
+    operations: str  # FLOPS (multiply and add = 2) for SASA, multiply-adds for ConViT
+    top1: float  # ImageNet
+    source: str
+
+
+_CONVIT_REPORTS = {
+    "deit_tiny": ("6M", "1G", 72.2),
+    "convit_tiny": ("6M", "1G", 73.1),
+    "deit_tiny_plus": ("10M", "2G", 75.9),
+    "convit_tiny_plus": ("10M", "2G", 76.7),
+    "deit_small": ("22M", "4.3G", 79.8),
+    "convit_small": ("27M", "5.4G", 81.3),
+    "deit_small_plus": ("48M", "10G", 79.0),
+    "convit_small_plus": ("48M", "10G", 82.2),
+    "deit_base": ("86M", "17G", 81.8),
+    "convit_base": ("86M", "17G", 82.4),
+    "deit_base_plus": ("152M", "30G", 77.5),
+    "convit_base_plus": ("152M", "30G", 82.5),
+}
+_SASA_REPORTS = {
+    "resnet26": ("13.7M", "4.7B", 74.5),
+    "resnet38": ("19.6M", "6.5B", 76.2),
+    "resnet50": ("25.6M", "8.2B", 76.9),
+    "sasa_resnet26_convstem": ("10.3M", "4.5B", 75.8),
+    "sasa_resnet38_convstem": ("14.1M", "5.7B", 77.1),
+    "sasa_resnet50_convstem": ("18.0M", "7.0B", 77.4),
+    "sasa_resnet26": ("10.3M", "4.7B", 74.8),
+    "sasa_resnet38": ("14.1M", "6.0B", 76.9),
+    "sasa_resnet50": ("18.0M", "7.2B", 77.6),
+}
+REPORTED = {
+    **{name: Reported(*figures, "ConViT, Table 1") for name, figures in _CONVIT_REPORTS.items()},
+    **{name: Reported(*figures, "SASA, Table 1") for name, figures in _SASA_REPORTS.items()},
+}
 
 _register_all()

@@ -24,8 +24,7 @@ from ..nn.checks import (
     require_share,
 )
 from .embed import ConvPatchEmbed, PatchEmbed
-from .model import Classifier
-from .size import as_pair, chosen_layers, grid_of
+from .model import Classifier, as_pair, chosen_layers, grid_of
 
 PositionalLayer = Literal["gpsa", "psa"]
 Pool = Literal["token", "mean"]

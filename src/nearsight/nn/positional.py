@@ -18,7 +18,7 @@ from .checks import (
     require_positive,
     require_tokens,
 )
-from .self_attention import identity_values
+from .transformer import identity_values
 
 Init = Literal["convolutional", "random"]
 STRONGEST = 1e4

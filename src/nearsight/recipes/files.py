@@ -1,4 +1,4 @@
-"""Recipes as YAML: what a person writes (a few fields over a named recipe) and what a run freezes (every field).
+"""Recipes by name and as YAML: what a person writes (some fields over a named one) and what a run freezes (all).
 
 The reader trusts nothing: plain values only, at most one megabyte, no aliases (they can expand without bound), and a
 field it does not know is an error that names the line and the nearest name.
@@ -14,7 +14,6 @@ from typing import Any
 
 import yaml
 
-from nearsight.recipes.named import named_recipe
 from nearsight.recipes.recipe import R, Recipe, differences, field_names
 from nearsight.tasks import task_kind, task_names, task_of_data
 
@@ -178,3 +177,16 @@ def _refuse_unknown(changes: dict[str, Any], known: Iterable[str], where: str, t
         near = difflib.get_close_matches(key, known, n=1)
         listed = "nearsight train --help lists them; a model's own options go into model_options"
         raise ValueError(f"{where}: there is no field {key!r}; {f'did you mean {near[0]!r}?' if near else listed}")
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes of all tasks."""
+    return [name for task in task_names() for name in task_kind(task).recipes]
+
+
+def named_recipe(name: str) -> Recipe:
+    """The recipe called ``name``."""
+    for task in task_names():
+        if name in task_kind(task).recipes:
+            return task_kind(task).recipes[name]
+    raise ValueError(f"there is no recipe {name!r}; choose one of {', '.join(recipe_names())}")
