@@ -21,8 +21,7 @@ import torch
 from torch import nn
 
 from nearsight.acceleration import accelerate
-from nearsight.detection.anchors import BoxTargets
-from nearsight.detection.outputs import detection_loss, postprocess
+from nearsight.detection.outputs import BoxTargets, detection_loss, postprocess
 from nearsight.models import create_model
 
 ROWS = (

@@ -6,16 +6,18 @@ from torchvision.models.detection._utils import Matcher
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.ops import box_iou
 
-from nearsight.detection.anchors import (
+from nearsight.detection.outputs import (
     BACKGROUND,
     NO_BOX,
     AnchorGrid,
     BoxTargets,
+    DetectorOutputs,
     anchor_sizes,
+    detection_loss,
     match_anchors,
     pad_targets,
+    postprocess,
 )
-from nearsight.detection.outputs import DetectorOutputs, detection_loss, postprocess
 
 
 def random_boxes(count, generator, extent=200.0):

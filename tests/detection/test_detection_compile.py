@@ -2,9 +2,8 @@
 
 import torch
 
-from nearsight.detection.anchors import BoxTargets
-from nearsight.detection.batches import ResidentPictures
-from nearsight.detection.outputs import detection_loss
+from nearsight.detection.data import ResidentPictures
+from nearsight.detection.outputs import BoxTargets, detection_loss
 from nearsight.detection.sources import open_detection
 from nearsight.detection.views import ViewSettings
 from nearsight.images.epochs import epoch_order
@@ -15,7 +14,7 @@ def test_the_whole_step_is_one_graph():
     cells = open_detection("bccd").val
     pictures = ResidentPictures(cells, ViewSettings(size=(64, 96)), cells.most_boxes(), "cpu")
     order = epoch_order(len(cells), 0, 0)
-    inputs = pictures.inputs(order.indices[:2], order.keys[:2])
+    inputs = pictures(order.indices[:2], order.keys[:2], {})
     shape = {"layers": (1, 1, 1, 1), "width_multiplier": 0.25, "channels": 16, "head_depth": 1, "num_classes": 3}
     model = create_model("retinanet_sasa_resnet26_convstem_attention", backend="reference", **shape)
 

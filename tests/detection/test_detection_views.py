@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from nearsight.detection.batches import PictureBatches, ResidentPictures, pad_images
+from nearsight.detection.data import PictureBatches, ResidentPictures, pad_images
 from nearsight.detection.dataset import Annotations
+from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.sources import open_detection
 from nearsight.detection.views import (
     View,
@@ -86,14 +87,15 @@ def test_padding_has_the_mean_colour():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"size": (0, 5)}, "at least one pixel"),
-        ({"smallest_scale": 2.0}, "scales must be positive and in order"),
-        ({"mirror": 1.5}, "mirror is a probability, not 1.5"),
+        ({"image_size": 0}, "image_size must be at least 1"),
+        ({"smallest_scale": 2.0}, r"smallest_scale \(2\) must not be above largest_scale \(1\.2\)"),
+        ({"smallest_scale": 0.0}, "smallest_scale must be above 0"),
+        ({"flip": 1.5}, "flip must be between 0 and 1, got 1.5"),
     ],
 )
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
-        ViewSettings(**settings)
+        DetectionRecipe(**settings)
 
 
 @pytest.fixture(scope="module")

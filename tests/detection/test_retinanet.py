@@ -7,12 +7,10 @@ from torchvision.models.detection import retinanet_resnet50_fpn
 from torchvision.models.detection.image_list import ImageList
 
 from nearsight.cost import count_cost, local_attention_multiply_adds
-from nearsight.detection.anchors import AnchorGrid, anchor_sizes, pad_targets
-from nearsight.detection.heads import DetectionHead, DetectionHeads
-from nearsight.detection.outputs import detection_loss, postprocess
-from nearsight.detection.pyramid import FeaturePyramid, attention_mixer, group_norm
+from nearsight.detection.model import load_torchvision_weights
+from nearsight.detection.outputs import AnchorGrid, anchor_sizes, detection_loss, pad_targets, postprocess
+from nearsight.detection.pyramid import DetectionHead, DetectionHeads, FeaturePyramid, attention_mixer, group_norm
 from nearsight.detection.retinanet import RetinaNet, build_retinanet
-from nearsight.detection.torchvision_weights import load_torchvision_weights
 from nearsight.models import create_model
 from nearsight.nn import LocalSelfAttention2d
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nearsight.detection.recipe import DetectionRecipe
-from nearsight.detection.recipes import DETECTION_RECIPES
+from nearsight.detection.recipe import DETECTION_RECIPES, DetectionRecipe
 from nearsight.recipes.fields import check_fields, option
 from nearsight.tasks import TaskKind, imported
 
@@ -49,5 +48,5 @@ KIND = TaskKind(
     complete_recipe=imported("nearsight.detection.model:with_backbone_options"),
     evaluate=imported("nearsight.detection.use:evaluate"),
     load=imported("nearsight.detection.use:Detector"),
-    inspect=imported("nearsight.detection.inspection:DetectionRun"),
+    inspect=imported("nearsight.detection.use:DetectionRun"),
 )

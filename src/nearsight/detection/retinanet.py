@@ -14,19 +14,20 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearsight.detection.anchors import AnchorGrid, anchor_sizes
-from nearsight.detection.heads import PRIOR, DetectionHead, DetectionHeads, Kind
-from nearsight.detection.outputs import DetectorOutputs
+from nearsight.detection.outputs import AnchorGrid, DetectorOutputs, anchor_sizes
 from nearsight.detection.pyramid import (
     MIXER_OPTIONS,
+    PRIOR,
+    DetectionHead,
+    DetectionHeads,
     FeaturePyramid,
+    Kind,
     Norm,
     attention_mixer,
     conv_mixer,
     group_norm,
     no_norm,
 )
-from nearsight.detection.vit_backbone import ViTBackbone
 from nearsight.models.registry import arguments_of, create_model, register
 from nearsight.models.resnet import ATTENTION_OPTIONS, attention_options
 from nearsight.models.sizes import RESNET_LAYERS
@@ -35,6 +36,33 @@ from nearsight.nn import LocalSelfAttention2d
 from nearsight.nn.checks import require_choice, require_images, require_positive, require_switch
 
 NORMS: dict[str, Norm] = {"none": no_norm, "group": group_norm}
+
+
+class ViTBackbone(nn.Module):
+    """A vision transformer as a backbone: its last patches, once more at twice and once at half the resolution.
+
+    Neither paper has it. A transformer keeps one resolution throughout, so the pyramid's scales come from its last map
+    alone: a transposed convolution makes the finer one, a max pool the coarser one. Positions are relative (ConViT) or
+    resampled (DeiT), so any image size works that twice the patch divides.
+    """
+
+    def __init__(self, vit: VisionTransformer) -> None:
+        super().__init__()
+        width, patch = vit.num_features, vit.patch_size
+        if patch % 2:
+            raise ValueError(f"the finer map halves the patch, so patch_size must be even, not {patch}")
+        self.vit = vit
+        self.finer = nn.ConvTranspose2d(width, width, 2, stride=2)
+        self.coarser = nn.MaxPool2d(2)
+        self.in_chans, self.stride, self.finest_stride = vit.in_chans, 2 * patch, patch // 2
+        self.stage_widths = (width,) * 4
+
+    def forward_intermediates(self, images: Tensor, indices: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+        """The map, and its three scales as stages 1 to 3 of a ResNet would give them."""
+        if tuple(indices) != (1, 2, 3):
+            raise ValueError(f"the scales of this backbone stand for stages 1, 2 and 3, not {tuple(indices)}")
+        _, (patches,) = self.vit.forward_intermediates(images, indices=1, norm=True)
+        return patches, [self.finer(patches), patches, self.coarser(patches)]
 
 
 class RetinaNet(nn.Module):

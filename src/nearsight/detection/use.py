@@ -1,4 +1,4 @@
-"""A trained detector at work: from a run's folder to boxes in any image."""
+"""A run of a detector in use: boxes in any image, its evaluation, and what `inspect` and `explore` open."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from nearsight.detection import EvalOptions, PredictOptions
-from nearsight.detection.batches import pad_images
 from nearsight.detection.coco_metrics import Found
-from nearsight.detection.data import EVAL_BATCH
+from nearsight.detection.data import EVAL_BATCH, open_splits, pad_images
 from nearsight.detection.dataset import DetectionSet
 from nearsight.detection.model import build_detector
+from nearsight.detection.outputs import DetectorOutputs, postprocess
 from nearsight.detection.recipe import DetectionRecipe
-from nearsight.detection.report import draw_boxes
+from nearsight.detection.report import MIN_SCORE, draw_boxes
 from nearsight.detection.sources import open_detection, open_parts
 from nearsight.detection.task import coco_results, compared, found_in
 from nearsight.detection.views import fit_image
@@ -30,6 +31,8 @@ from nearsight.runs.layout import CATEGORIES
 from nearsight.tasks import Evaluation, Prediction
 from nearsight.weights import trained_model
 
+_SHOWN = 20  # boxes that the explorer lists
+
 
 class Detector:
     """The selected weights of a run, ready to look at pictures: it draws what it finds, and writes COCO's results."""
@@ -41,7 +44,7 @@ class Detector:
         self.device = pick_device(device)
         fresh = build_detector(recipe.with_changes(init_from=""), len(self.classes))
         self.model = trained_model(fresh, folder, self.device)
-        self.picture_size = picture_size(recipe)
+        self.picture_size = recipe.picture_size
         self.precision = pick_precision(recipe.precision, self.device)
         self.notes: list[str] = []
 
@@ -113,11 +116,6 @@ def run_categories(folder: RunFolder) -> tuple[tuple[str, ...], tuple[int, ...]]
         raise ValueError(f"{folder.path / CATEGORIES} does not list the run's classes") from None
 
 
-def picture_size(recipe: DetectionRecipe) -> tuple[int, int]:
-    """Height and width that images are fitted into."""
-    return recipe.image_height or recipe.image_size, recipe.image_size
-
-
 def evaluate(
     run: str | Path, data: str = "", *, split: str = "", device: str = "auto", options: EvalOptions | None = None
 ) -> Evaluation:
@@ -170,3 +168,41 @@ def _prediction(file: Path, objects: list[dict[str, Any]], drawn: Path | None, p
     words = f"unreadable: {problem}" if problem else f"{len(objects)} found, drawn in {drawn}"
     record = {"name": str(file), "objects": objects, "drawn": drawn and str(drawn), "problem": problem or None}
     return Prediction(str(file), words, record, problem)
+
+
+class DetectionRun:
+    """Its network with fresh weights, its validation images, and what its outputs say."""
+
+    def __init__(self, run: RunFolder) -> None:
+        self.recipe = run.recipe(DetectionRecipe).with_changes(init_from="")
+        self.classes: Sequence[str] = run_categories(run)[0]
+        self.picture_size = self.recipe.picture_size
+
+    def fresh_model(self) -> nn.Module:
+        return build_detector(self.recipe, len(self.classes))
+
+    def validation_images(self) -> DetectionSet:
+        return open_splits(self.recipe).val
+
+    @staticmethod
+    def in_turn(images: DetectionSet) -> Iterator[tuple[str, np.ndarray]]:
+        """Pictures in the set's order: (name, uint8 [H, W, 3]). Unreadable ones are passed over."""
+        for index, name in enumerate(images.names):
+            try:
+                yield name, images.read(index)
+            except BadImage:
+                continue
+
+    def predictions(self, outputs: DetectorOutputs, size: tuple[int, int]) -> list[dict[str, Any]]:
+        return surest_boxes(outputs, size, self.classes)
+
+
+def surest_boxes(outputs: DetectorOutputs, size: tuple[int, int], classes: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """What a report would draw in an image of (height, width) `size`; boxes are shares of it: left, top, right,
+    bottom."""
+    found = postprocess(outputs, [size], score_threshold=MIN_SCORE)[0]
+    boxes = found.boxes / found.boxes.new_tensor([size[1], size[0]] * 2)
+    return [
+        {"label": classes[label] if label < len(classes) else f"class {label}", "probability": score, "box": box}
+        for box, score, label in zip(boxes.tolist(), found.scores.tolist(), found.labels.tolist(), strict=True)
+    ][:_SHOWN]

@@ -1,7 +1,7 @@
 """Where an image lies in a training picture: scaled, shifted, mirrored. A pure function of the sample's key.
 
 The same numbers place the boxes and draw the pixels, in workers (here, by Pillow) or on the device
-(`batches.ResidentPictures`), so the two cannot disagree.
+(`data.ResidentPictures`), so the two cannot disagree.
 """
 
 from __future__ import annotations
@@ -32,15 +32,6 @@ class ViewSettings:
     """Probability of a horizontal flip."""
     upside_down: float = 0.0
     """Probability of a vertical flip, for images without an up."""
-
-    def __post_init__(self) -> None:
-        if min(self.size) < 1:
-            raise ValueError(f"a picture has at least one pixel, not {self.size[0]}×{self.size[1]}")
-        if not 0 < self.smallest_scale <= self.largest_scale:
-            raise ValueError(f"scales must be positive and in order, not {self.smallest_scale} to {self.largest_scale}")
-        for name, value in (("mirror", self.mirror), ("upside_down", self.upside_down)):
-            if not 0 <= value <= 1:
-                raise ValueError(f"{name} is a probability, not {value}")
 
 
 class View(NamedTuple):
