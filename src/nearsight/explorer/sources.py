@@ -14,7 +14,6 @@ from nearsight.analysis.pictures import model_size
 from nearsight.analysis.walk import Detector, inspectable
 from nearsight.classification.model import timm_model
 from nearsight.classification.use import top_classes
-from nearsight.detection.use import surest_boxes
 from nearsight.detection.outputs import DetectorOutputs
 from nearsight.detection.use import surest_boxes
 from nearsight.models import create_model
