@@ -196,7 +196,7 @@ def test_warm_start_takes_the_attention_of_the_classification_run(tmp_path):
     (run / "config.yaml").write_text(freeze(body))
     given = tiny_recipe(
         model="retinanet_sasa_resnet26_convstem_attention_heads",
-        model_options={"channels": 16, "head_depth": 1, "attention": {"border": "mask"}},
+        model_options={"channels": 16, "head_depth": 1, "head_attention": {"border": "mask"}},
         init_from=str(run),
     )
     recipe = with_backbone_options(given, RunFolder(tmp_path / "detector"))
