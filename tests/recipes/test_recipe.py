@@ -110,6 +110,10 @@ def test_what_a_task_does_not_read_is_refused_by_name(tmp_path, recipe, changes,
     file.write_text(yaml.safe_dump({"recipe": recipe, **changes}))
     with pytest.raises(ValueError, match=f"recipe.yaml: {words}$"):
         resolve_recipe("", file)
+    task, own = ("classification", {"mixup": 0.5}) if recipe == "small" else ("detection", {"flip_vertical": 0.5})
+    file.write_text(yaml.safe_dump({"task": task, **own, **changes}))  # some fields of each task, which no run froze
+    with pytest.raises(ValueError, match=f"recipe.yaml: {words}$"):
+        resolve_recipe("", file)
     (tmp_path / "config.yaml").write_text(freeze(named_recipe(recipe)) + yaml.safe_dump(changes))
     with pytest.raises(ValueError, match=f"config.yaml: {words}$"):
         thaw(tmp_path / "config.yaml")
@@ -126,6 +130,8 @@ def test_the_file_or_the_data_name_the_task(tmp_path):
     file.write_text("task: regression\n")
     with pytest.raises(ValueError, match="there is no task 'regression'; the tasks are classification, detection"):
         resolve_recipe("", file)
+    with pytest.raises(ValueError, match="recipe.yaml: there is no task 'regression'"):  # as in a run's folder
+        thaw(file)
 
 
 FIRST_FORMAT = Path(__file__).with_name("first_format")

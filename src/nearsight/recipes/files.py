@@ -97,8 +97,9 @@ def apply_changes(recipe: R, changes: dict[str, Any], where: str) -> R:
 def read_changes(file: str | Path) -> dict[str, Any]:
     """The fields that a YAML file sets, plus ``recipe`` and ``task`` when it names them."""
     content = _read_mapping(file)
-    first_format = "format" not in content and "task" in content and len(_only_readers(content)) > 1
-    return _updated(content) if first_format else {name: value for name, value in content.items() if name != "format"}
+    # What a run froze has all fields; where a person names a few, one that the task does not read is a mistake.
+    frozen = "format" not in content and len(content) > len(field_names(Recipe)) and len(_only_readers(content)) > 1
+    return _updated(content) if frozen else {name: value for name, value in content.items() if name != "format"}
 
 
 def freeze(recipe: Recipe) -> str:
@@ -109,10 +110,10 @@ def freeze(recipe: Recipe) -> str:
 def thaw(path: str | Path) -> Recipe:
     """The recipe that ``freeze`` wrote, now or in the first format. Fields that came later have their default."""
     content = _read_mapping(path)
-    content = content if "format" in content else _updated(content)
-    task = str(content.pop("task", ""))
-    fields = {name: value for name, value in content.items() if name != "format"}
     try:
+        content = content if "format" in content else _updated(content)
+        task = str(content.pop("task", ""))
+        fields = {name: value for name, value in content.items() if name != "format"}
         kind = task_kind(task).recipe
         _refuse_unknown(fields, field_names(kind), str(path), task)
         return kind(**fields)
