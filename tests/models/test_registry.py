@@ -178,6 +178,7 @@ def test_names_by_pattern():
         ),
         (lambda: create_model("convit_tiny", num_heads=5), "width=192 is not divisible by num_heads=5"),
         (lambda: create_model("convit_tiny", num_gated_blocks=13), "between 0 and depth=12"),
+        (lambda: create_model("convit_tiny", num_gated_blocks="all"), "num_gated_blocks='all' must lie between 0"),
         (lambda: create_model("convit_tiny", num_gated_blocks=12, pool="token"), "use pool='mean'"),
         (lambda: create_model("resnet50", attention_stages=(0, 5)), r"from 1 to 4; got \(0, 5\)"),
         (lambda: create_model("resnet50", width_multiplier=0), "width_multiplier must be positive"),

@@ -130,7 +130,7 @@ def test_the_file_or_the_data_name_the_task(tmp_path):
     file.write_text("task: regression\n")
     with pytest.raises(ValueError, match="there is no task 'regression'; the tasks are classification, detection"):
         resolve_recipe("", file)
-    with pytest.raises(ValueError, match="recipe.yaml: there is no task 'regression'"):  # as in a run's folder
+    with pytest.raises(ValueError, match=r"recipe\.yaml: there is no task 'regression'"):  # as in a run's folder
         thaw(file)
 
 

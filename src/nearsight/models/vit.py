@@ -103,8 +103,8 @@ class VisionTransformer(Classifier):
         require_finite(mlp_ratio=mlp_ratio, gate=gate)
         if mlp_ratio <= 0:
             raise ValueError(f"mlp_ratio must be positive, not {mlp_ratio}")
-        if not -depth <= num_gated_blocks <= depth:
-            raise ValueError(f"num_gated_blocks={num_gated_blocks} must lie between 0 and depth={depth}")
+        if not isinstance(num_gated_blocks, int) or not -depth <= num_gated_blocks <= depth:
+            raise ValueError(f"num_gated_blocks={num_gated_blocks!r} must lie between 0 and depth={depth}")
         num_gated_blocks = num_gated_blocks if num_gated_blocks >= 0 else depth + num_gated_blocks
         # A class token that no attention layer follows would never see the patches, so their mean is read instead.
         pool = ("mean" if num_gated_blocks == depth else "token") if pool is None else pool
