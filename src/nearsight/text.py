@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+LONGEST_PATH = 4096  # the `limit` with which `printable` shows paths whole
+
 
 def one_line(text: str) -> str:
     """Text that stays on one line and moves no cursor: what cannot be printed is escaped."""

@@ -17,8 +17,8 @@ from verbs import nearsight
 from nearsight.classification.recipe import CLASSIFICATION_RECIPES
 from nearsight.cli.demo import compare_two
 from nearsight.cli.options import given_options, option_class
-from nearsight.cli.output import print_predictions
 from nearsight.cli.training import resumable
+from nearsight.cli.using import print_predictions
 from nearsight.recipes.files import thaw
 from nearsight.runs.exits import PREEMPTED, PreemptedError
 from nearsight.tasks import Prediction

@@ -16,8 +16,8 @@ for _ in range(1000):
 """
 PROGRAM = """
 import os, signal
-from nearsight.cli import interrupts
-interrupts.listen()
+from nearsight.cli import app
+app.listen()
 try:
     {what}
     for _ in range(1000):
@@ -58,7 +58,7 @@ def test_where_it_is_ignored_it_stays_ignored():
 
 @pytest.mark.parametrize("verb", [["inspect", "convit_tiny"], ["train", "clothing", "--model", "convit_tiny"]])
 def test_at_random_instants_of_starting(verb, tmp_path):
-    code = "import sys; from nearsight.cli import interrupts; interrupts.listen(); print('listening', flush=True); "
+    code = "import sys; from nearsight.cli import app; app.listen(); print('listening', flush=True); "
     code += "from nearsight.cli.app import main; main()"
     for _ in range(3):
         process = subprocess.Popen(

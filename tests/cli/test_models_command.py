@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from nearsight import create_model, list_models
-from nearsight.cli.models import CHOICES, count, models
-from nearsight.cost import count_cost, module_multiply_adds
+from nearsight.cli.listing import CHOICES, models
+from nearsight.cost import count_cost, model_cost, module_multiply_adds
 from nearsight.recipes.files import resolve_recipe
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ def test_lists_detectors_with_what_they_cost(tmp_path, capsys):
     assert models("retinanet_resnet5*", json=tmp_path / "models.json") == 0
     assert re.search(r"retinanet_resnet50 +640 +33\.40M +182\.33B", capsys.readouterr().out)
     (row,) = json.loads((tmp_path / "models.json").read_text())
-    assert row == {"name": "retinanet_resnet50", **count("retinanet_resnet50")}
+    assert row == {"name": "retinanet_resnet50", **model_cost("retinanet_resnet50")}
 
 
 def test_a_choice_is_guided_by_models_that_exist(monkeypatch, capsys):

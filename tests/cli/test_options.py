@@ -7,7 +7,7 @@ import pytest
 from cyclopts import CycloptsError
 from verbs import nearsight
 
-from nearsight.cli.words import read_words
+from nearsight.cli.options import read_words
 from nearsight.tasks import task_kind, task_names
 
 

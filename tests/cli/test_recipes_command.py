@@ -3,7 +3,7 @@
 import pytest
 
 from nearsight.classification.recipe import CLASSIFICATION_RECIPES
-from nearsight.cli.recipes import recipes
+from nearsight.cli.listing import recipes
 from nearsight.cli.verbs import app
 from nearsight.recipes.files import named_recipe, resolve_recipe
 from nearsight.tasks import task_kind

@@ -1,14 +1,21 @@
-"""The front door: `nearsight VERB …`."""
+"""The front door: `nearsight VERB …`. Ctrl-C at any instant ends with one line and exit code 130.
 
+Imports next to nothing: it comes before everything.
+"""
+
+import contextlib
+import os
+import signal
 import sys
+from types import FrameType
+from typing import NoReturn
 
-from nearsight.cli import interrupts
+CODE, WORDS = 130, "nearsight: interrupted"
 
 
 def main() -> None:
-    """Run a verb; a user's mistake becomes one line and exit code 2, Ctrl-C one line and 130, a verb's own integer its
-    exit code."""
-    interrupts.listen()
+    """Run a verb; a user's mistake becomes one line and exit code 2, a verb's own integer its exit code."""
+    listen()
     try:
         from cyclopts import CycloptsError  # not earlier: Ctrl-C may come while they load
 
@@ -22,6 +29,35 @@ def main() -> None:
         print(f"nearsight: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
-        print(interrupts.WORDS, file=sys.stderr)
-        sys.exit(interrupts.CODE)
+        print(WORDS, file=sys.stderr)
+        sys.exit(CODE)
     sys.exit(result if isinstance(result, int) else 0)
+
+
+def listen() -> None:
+    """Take over Ctrl-C until a verb brings its own handler; where it is ignored (as after nohup) it stays ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _receive)
+
+
+def _leave() -> NoReturn:
+    """End this process now. Nothing is unwound: what loads a library in C++ may not survive a Python exception."""
+    with contextlib.suppress(Exception):  # the signal may have come in the middle of a print
+        sys.stdout.flush()
+    os.write(2, f"{WORDS}\n".encode())
+    os._exit(CODE)
+
+
+def _receive(number: int, frame: FrameType | None) -> None:
+    if _importing(frame):
+        _leave()
+    raise KeyboardInterrupt
+
+
+def _importing(frame: FrameType | None) -> bool:
+    """Whether a module is being loaded, anywhere below what runs now."""
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from nearsight.cli.parameters import Json
+from nearsight.cli.options import Json
 
 if TYPE_CHECKING:
     from rich.table import Table

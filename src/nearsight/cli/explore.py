@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from nearsight.cli.parameters import Pretrained, Weights
+from nearsight.cli.options import Pretrained, Weights
 
 
 def explore(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from nearsight.cli.parameters import Pretrained, Weights
+from nearsight.cli.options import Pretrained, Weights
 
 if TYPE_CHECKING:
     import numpy as np

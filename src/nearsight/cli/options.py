@@ -1,21 +1,179 @@
-"""Command-line options made from dataclass fields: a task's recipe, and what its eval and predict take."""
+"""What verbs take: parameters that several have, and the options of a task, made from the fields of its dataclasses.
+
+What was typed is looked at before it is parsed: which task it is for decides which options there are.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import App, Group, Parameter
 
+from nearsight.recipes.files import plain_yaml
+from nearsight.tasks import TaskKind, task_kind, task_names
 from nearsight.text import value_words
+
+Run = Annotated[Path, Parameter(help="Folder of the run.")]
+Device = Annotated[str, Parameter(help="cpu, cuda, mps; auto takes the best there is.")]
+Json = Annotated[bool, Parameter(negative="", help="Print JSON.")]
+Override = Annotated[
+    bool, Parameter(negative="", help="Let a resumed run change settings that alter what is learned, such as lr.")
+]
+Show = Annotated[Literal["auto", "plain", "json", "quiet"], Parameter(help="How to report progress.")]
+Pretrained = Annotated[bool, Parameter(negative="", help="Fetch the weights of a `timm:` model from the network.")]
+Weights = Annotated[
+    Path | None,
+    Parameter(
+        help="A .safetensors or .pth file of weights for a model given by name, under our names, timm's or the "
+        "released ConViT's."
+    ),
+]
 
 _NOT_OPTIONS = ("data", "task")
 """Fields that a verb has by other means."""
 _AUTO_BATCH = (
     "; auto takes a smaller batch where there are fewer images, and halves the micro-batch when memory runs out"
 )
+_SWITCHES = {"help", "override", "json"}
+_OPTIONS_OF = ("recipe", "eval_options", "predict_options")
+"""Where a kind of task says which options it has."""
+_MODEL_OPTIONS = "model-options"
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words of a call: names of options have dashes, and the arguments of a model stand apart."""
+
+    words: tuple[str, ...]
+    names: tuple[str, ...]
+    positional: str
+    values: dict[str, str]
+    model_options: dict[str, Any]
+
+    def changes(self, options: Any) -> dict[str, Any]:
+        """The fields of a recipe that were set."""
+        given = given_options(options)
+        return {**given, "model_options": self.model_options} if self.model_options else given
+
+
+def read_words(given: Sequence[str]) -> Words:
+    """Sort out what was typed. Knows which options take a value, but not whether a task has them."""
+    kinds = all_kinds()
+    switches = _SWITCHES | switch_names(getattr(kind, part) for kind in kinds for part in _OPTIONS_OF)
+    kept: list[str] = []
+    names: list[str] = []
+    positional: list[str] = []
+    values: dict[str, str] = {}
+    model_options: dict[str, Any] = {}
+    rest = list(given)
+    while rest:
+        word = rest.pop(0)
+        if word == "--":
+            positional += rest
+            kept += [word, *rest]
+            break
+        if not word.startswith("-") or word == "-":
+            positional.append(word)
+            kept.append(word)
+            continue
+        name, equals, value = word.partition("=")
+        name = name.lstrip("-") if not name.startswith("--") else name[2:]
+        name, dot, path = name.partition(".")
+        name = name.replace("_", "-")
+        if name == "set":
+            raise ValueError(f"--set is gone: every field of a recipe is an option of its own, {_example(value, rest)}")
+        if name == _MODEL_OPTIONS:
+            text = value if equals else _value_after(word, rest)
+            _add_model_option(model_options, path.split(".") if dot else [], text)
+            continue
+        takes_value = word.startswith("--") and not equals and name not in switches
+        names.append(name)
+        kept.append(f"--{name}{dot}{path}{equals}{value}" if word.startswith("--") else word)
+        if takes_value and rest:
+            value = rest.pop(0)
+            kept.append(value)
+        values[name] = value
+    return Words(tuple(kept), tuple(names), positional[0] if positional else "", values, model_options)
+
+
+def call_verb(
+    verb: str,
+    usage: str,
+    function: Any,
+    words: Words,
+    kinds: Sequence[TaskKind],
+    part: str,
+    values: Sequence[Any],
+    help: str = "",
+) -> int:
+    """Parse the words for a function and call it; its parameter `options` has a field for each option.
+
+    The options are those of `part` of the kinds of task, shown with `values`; another kind's are refused by name.
+    """
+    known = option_names(getattr(kind, part) for kind in kinds)
+    for name in words.names:
+        for other in all_kinds():
+            if {name, name.removeprefix("no-")} & (option_names([getattr(other, part)]) - known):
+                raise ValueError(f"--{name} is for {other.name}; {kinds[0].name} does not read it")
+    options = option_class(*((getattr(kind, part), value) for kind, value in zip(kinds, values, strict=True)))
+    function.__annotations__["options"] = Annotated[options, Parameter(name="*")]
+    function.__kwdefaults__["options"] = options()
+    app = App(
+        name=f"nearsight {verb}",
+        help=help or None,  # else the function's docstring
+        usage=f"Usage: nearsight {verb} {usage} [OPTIONS]\n",
+        version_flags=[],
+        group_commands=Group("Commands", show=False),  # no panel for --help alone
+        result_action="return_value",
+        suppress_keyboard_interrupt=False,
+    )
+    app.default(function)
+    return app(list(words.words), exit_on_error=False)
+
+
+def all_kinds() -> list[TaskKind]:
+    return [task_kind(name) for name in task_names()]
+
+
+def _value_after(word: str, rest: list[str]) -> str:
+    if not rest or rest[0].startswith("--"):
+        raise ValueError(f"{word} needs a value, as in {word} 2")
+    return rest.pop(0)
+
+
+def _add_model_option(options: dict[str, Any], path: list[str], text: str) -> None:
+    """`width 36`, `attention.start local`, or all of them as one mapping."""
+    option = ".".join([f"--{_MODEL_OPTIONS}", *path])
+    try:
+        value = plain_yaml(text)
+    except ValueError as error:
+        raise ValueError(f"{option} {text!r} is not a plain value: {error}") from error
+    names = [name.replace("-", "_") for name in path]
+    if not names:
+        if not isinstance(value, dict):
+            raise ValueError(
+                f"{option} {text!r} is no mapping; name an argument of the model, as in {option}.depth 4, or give "
+                f"several, as in {option} '{{depth: 4, width: 36}}'"
+            )
+        options.update({str(name).replace("-", "_"): inner for name, inner in value.items()})
+        return
+    if not all(names):
+        raise ValueError(f"{option}: the name of an argument is missing, as in --{_MODEL_OPTIONS}.depth 4")
+    for name in names[:-1]:
+        options = options.setdefault(name, {})
+        if not isinstance(options, dict):
+            raise ValueError(f"{option}: {name} was given a value of its own before")
+    options[names[-1]] = value
+
+
+def _example(value: str, rest: list[str]) -> str:
+    field, equals, text = (value or (rest[0] if rest else "")).partition("=")
+    return f"--{field.strip().replace('_', '-')} {text}" if equals else "such as --flip-vertical 0.5"
 
 
 def option_class(*sources: tuple[type, Any]) -> Any:

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from nearsight.cli.options import given_options, option_class
-from nearsight.cli.parameters import Override, Run, Show
-from nearsight.cli.words import Raw, Words, all_kinds, call_verb, read_words
+from nearsight.cli.options import Override, Run, Show, Words, all_kinds, call_verb, read_words
+from nearsight.cli.verbs import Raw
+from nearsight.reports.words import measured, weights_words
 from nearsight.runs.layout import CONFIG
+from nearsight.runs.metrics_log import json_line
 from nearsight.tasks import TaskKind, task_kind, task_names, task_of_data
+from nearsight.text import LONGEST_PATH, printable
 
 if TYPE_CHECKING:
     from nearsight.engine.callbacks import Callback
     from nearsight.engine.trainer import Trainer
     from nearsight.recipes.recipe import Recipe
 
-
+_MOST_PROBLEMS = 5
 _TRAIN = """Train a model on DATA, or go on with the run in --run.
 
 Settings come from a named recipe, then from --config, then from the options below. The defaults shown are those of the
@@ -36,8 +38,8 @@ def train(*words: Raw) -> int:
     help = _TRAIN.format(recipe=kind.default_recipe)
     if not read.positional:
         help += f"\nThese are the options for {kind.name}; `nearsight train --task {others[0]} --help` shows others."
-    options = option_class((kind.recipe, kind.recipes[kind.default_recipe]))
-    return call_verb("train", "DATA", _train_verb(kind, read), options, read, [kind], "recipe", help)
+    shown = [kind.recipes[kind.default_recipe]]
+    return call_verb("train", "DATA", _train_verb(kind, read), read, [kind], "recipe", shown, help)
 
 
 def resume(*words: Raw) -> int:
@@ -45,8 +47,16 @@ def resume(*words: Raw) -> int:
     read = read_words(words)
     recipe = _recipe_of_run(read.positional) if read.positional else None
     kind = all_kinds()[0] if recipe is None else task_kind(recipe.task)
-    options = option_class((kind.recipe, recipe))
-    return call_verb("resume", "RUN", _resume_verb(recipe, read), options, read, [kind], "recipe")
+
+    def go_on(run: Run, /, *, override: Override = False, show: Show = "auto", options: Any = None) -> int:
+        """Go on with a run that was stopped, from its last checkpoint, to the same result."""
+        from nearsight.recipes.files import apply_changes
+
+        assert recipe is not None
+        changed = apply_changes(recipe, read.changes(options), where="the command line")
+        return train_and_tell(changed, run, show=show, override=override)
+
+    return call_verb("resume", "RUN", go_on, read, [kind], "recipe", [recipe])
 
 
 def _kind_to_train(words: Words) -> TaskKind:
@@ -111,9 +121,7 @@ def _train_verb(kind: TaskKind, words: Words) -> Any:
         """
         from nearsight.recipes.files import read_changes, resolve_recipe
 
-        changes = given_options(options)
-        if words.model_options:
-            changes["model_options"] = words.model_options
+        changes = words.changes(options)
         if data:
             changes["data"] = data
         stated = read_changes(config) if config else {}
@@ -122,33 +130,10 @@ def _train_verb(kind: TaskKind, words: Words) -> Any:
         if resolved.task != kind.name:
             raise ValueError(f"recipe {base!r} is for {resolved.task}, not {kind.name}; nearsight recipes lists all")
         path = run or _new_run_path(resolved, base)
-        told = f"{kind.help}, recipe {base}"
         fit_batch = "batch" not in {**stated, **changes}
-        return train_and_tell(resolved, path, show=show, override=override, base=base, told=told, fit_batch=fit_batch)
+        return train_and_tell(resolved, path, show=show, override=override, base=base, fit_batch=fit_batch)
 
     return train
-
-
-def _resume_verb(recipe: "Recipe | None", words: Words) -> Any:
-    def resume(
-        run: Run,
-        /,
-        *,
-        override: Override = False,
-        show: Show = "auto",
-        options: Any = None,
-    ) -> int:
-        """Go on with a run that was stopped, from its last checkpoint, to the same result."""
-        from nearsight.recipes.files import apply_changes
-
-        assert recipe is not None
-        changes = given_options(options)
-        if words.model_options:
-            changes["model_options"] = words.model_options
-        changed = apply_changes(recipe, changes, where="the command line")
-        return train_and_tell(changed, run, show=show, override=override)
-
-    return resume
 
 
 @contextmanager
@@ -172,11 +157,9 @@ def train_and_tell(
     show: str = "auto",
     override: bool = False,
     base: str = "",
-    told: str = "",
     fit_batch: bool = False,
 ) -> int:
     """Train, report progress, and print the summary. With `base`, tell what differs from that recipe."""
-    from nearsight.cli.output import print_summary
     from nearsight.engine.callbacks import make_progress
     from nearsight.engine.trackers import check_trackers, make_trackers
     from nearsight.engine.training import train as train_run
@@ -191,9 +174,8 @@ def train_and_tell(
         main = True
         used = trainer.recipe  # its batch may be another, that suits the data
         progress = make_progress(trainer.total_steps, style=show)
-        if told:
-            progress.note(told)
         if base:
+            progress.note(f"{kind.help}, recipe {base}")
             for line in describe_changes(named_recipe(base), used):
                 progress.note(f"{base}: {line}")
         scaled = f"{used.lr:g} × {used.batch}/{used.lr_batch}" if used.lr_batch else f"{used.lr:g}"
@@ -205,7 +187,7 @@ def train_and_tell(
         recipe = kind.complete_recipe(recipe, folder)
         summary = train_run(recipe, folder, callbacks=callbacks, override=override, fit_batch=fit_batch)
     if main and show != "quiet":
-        print_summary(summary, path, kind.selection, as_json=show == "json")
+        _print_summary(summary, path, kind.selection, as_json=show == "json")
     return 0
 
 
@@ -217,3 +199,19 @@ def _new_run_path(recipe: "Recipe", name: str) -> Path:
         raise ValueError("under torchrun the run needs a name that restarts can find: add --run runs/NAME")
     stem = "".join(char if char.isalnum() else "-" for char in f"{Path(recipe.data).stem}-{recipe.model}")
     return free_run_path(Path("runs"), stem.strip("-") or name or "run")
+
+
+def _print_summary(summary: dict[str, Any], path: Path, selection: str, *, as_json: bool) -> None:
+    """How a training ended."""
+    if as_json:
+        print(json_line({"kind": "done", "run": str(path), **summary}))
+        return
+    selected = summary.get("selected")
+    if selected:
+        value, weights = measured(selection, selected["value"]), weights_words(selected["weights"])
+        print(f"selected on val: {value} at step {selected['step']} ({weights})")
+    for name, value in summary.get("test", {}).items():
+        print(f"test: {measured(name, value)} (weights selected on val)")
+    for problem in summary.get("problems", [])[:_MOST_PROBLEMS]:
+        print(f"unreadable image: {printable(problem)}")
+    print(f"run: {printable(str(path), LONGEST_PATH)}")

@@ -1,44 +1,25 @@
 """`nearsight eval` and `nearsight predict`, for runs of every task."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from nearsight.cli.options import given_options, option_class
-from nearsight.cli.parameters import Device, Json, Run
-from nearsight.cli.words import Raw, Words, all_kinds, call_verb, read_words
-from nearsight.tasks import TaskKind, task_kind
+from nearsight.cli.options import Device, Json, Run, Words, all_kinds, call_verb, given_options, read_words
+from nearsight.cli.verbs import Raw
+from nearsight.reports.words import measured
+from nearsight.runs.metrics_log import json_line
+from nearsight.tasks import Evaluation, Prediction, TaskKind, task_kind
+from nearsight.text import LONGEST_PATH, printable
 
 
 def evaluate(*words: Raw) -> int:
     """Find the task of the run, and measure it with its options."""
     read = read_words(words)
     kinds = _kinds_of_run(read)
-    options = option_class(*((kind.eval_options, kind.eval_options()) for kind in kinds))
-    return call_verb("eval", "RUN [DATA]", _evaluate_verb(kinds), options, read, kinds, "eval_options")
 
-
-def predict(*words: Raw) -> int:
-    """Find the task of the run, and have it look at pictures."""
-    read = read_words(words)
-    kinds = _kinds_of_run(read)
-    options = option_class(*((kind.predict_options, kind.predict_options()) for kind in kinds))
-    return call_verb("predict", "RUN IMAGES...", _predict_verb(kinds), options, read, kinds, "predict_options")
-
-
-def _kinds_of_run(words: Words) -> Sequence[TaskKind]:
-    """The task of the run; all of them where no run is named, for the help."""
-    if not words.positional:
-        return all_kinds()
-    from nearsight.runs.folder import RunFolder  # not for help: it imports torch
-
-    return [task_kind(RunFolder(words.positional).recipe().task)]
-
-
-def _evaluate_verb(kinds: Sequence[TaskKind]) -> Any:
-    def evaluate(
+    def measure(
         run: Run,
         data: str = "",
         /,
@@ -57,21 +38,23 @@ def _evaluate_verb(kinds: Sequence[TaskKind]) -> Any:
         split
             train, val or test; by default test (classification) or val (detection) where there is one.
         """
-        from nearsight.cli.output import print_evaluation
         from nearsight.runs.exits import reported
 
-        (kind,) = kinds
         with reported():
-            chosen = kind.eval_options(**given_options(options))
-            found = kind.evaluate(run, data, split=split, device=device, options=chosen)
+            chosen = kinds[0].eval_options(**given_options(options))
+            found = kinds[0].evaluate(run, data, split=split, device=device, options=chosen)
         print_evaluation(found, as_json=json)
         return 0
 
-    return evaluate
+    return call_verb("eval", "RUN [DATA]", measure, read, kinds, "eval_options", [k.eval_options() for k in kinds])
 
 
-def _predict_verb(kinds: Sequence[TaskKind]) -> Any:
-    def predict(
+def predict(*words: Raw) -> int:
+    """Find the task of the run, and have it look at pictures."""
+    read = read_words(words)
+    kinds = _kinds_of_run(read)
+
+    def look(
         run: Run,
         images: Annotated[list[Path], Parameter(consume_multiple=True)],
         /,
@@ -87,17 +70,25 @@ def _predict_verb(kinds: Sequence[TaskKind]) -> Any:
         images
             Picture files, or folders of them.
         """
-        (kind,) = kinds
-        return predict_and_tell(kind, run, images, given_options(options), device=device, json=json)
+        return predict_and_tell(kinds[0], run, images, given_options(options), device=device, json=json)
 
-    return predict
+    values = [kind.predict_options() for kind in kinds]
+    return call_verb("predict", "RUN IMAGES...", look, read, kinds, "predict_options", values)
+
+
+def _kinds_of_run(words: Words) -> Sequence[TaskKind]:
+    """The task of the run; all of them where no run is named, for the help."""
+    if not words.positional:
+        return all_kinds()
+    from nearsight.runs.folder import RunFolder  # not for help: it imports torch
+
+    return [task_kind(RunFolder(words.positional).recipe().task)]
 
 
 def predict_and_tell(
     kind: TaskKind, run: Path, images: Sequence[Path], options: dict[str, Any], *, device: str, json: bool = False
 ) -> int:
     """Print what a run says of pictures; 1 where one of them could not be read."""
-    from nearsight.cli.output import print_predictions
     from nearsight.images.decode import picture_files
     from nearsight.runs.exits import reported
 
@@ -109,3 +100,39 @@ def predict_and_tell(
     for note in () if json else predictor.notes:
         print(note)
     return 0 if readable else 1
+
+
+def print_evaluation(found: Evaluation, *, as_json: bool) -> None:
+    """Measured values, and what there is to say about the images they were measured on."""
+    if as_json:
+        classes = {"classes": found.per_class} if found.per_class else {}
+        notes = list(found.notes)
+        print(json_line({"data": found.origin, "split": found.split, **found.values, **classes, "notes": notes}))
+        return
+    print(found.origin)
+    for name, value in found.values.items():
+        print(f"{found.split}: {measured(name, value)}")
+    for label, values in found.per_class.items():
+        print(f"{printable(label)}: {', '.join(measured(name, value) for name, value in values.items())}")
+    for note in found.notes:
+        print(printable(note))
+
+
+def print_predictions(predictions: Iterable[Prediction], *, as_json: bool) -> bool:
+    """One JSON object per picture as they come, or a table. Whether all pictures could be read."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Column, Table
+
+    columns = (Column(name, overflow="fold") for name in ("picture", "prediction"))  # a path cut short is of no use
+    table = Table(*columns)
+    readable = True
+    for one in predictions:
+        readable = readable and not one.problem
+        if as_json:
+            print(json_line(one.record), flush=True)
+        else:
+            table.add_row(escape(printable(one.name, LONGEST_PATH)), escape(one.words))
+    if not as_json:
+        Console().print(table)
+    return readable

@@ -1,12 +1,22 @@
-"""`nearsight models`: every model with its cost, beside what its paper reports."""
+"""`nearsight models` and `nearsight recipes`: every name there is, with what stands behind it, side by side."""
 
+from __future__ import annotations
+
+from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from rich.table import Table
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Column, Table
 
-"""Side of the picture that detectors are counted at."""
+from nearsight.text import value_words
+
+if TYPE_CHECKING:
+    from nearsight.recipes.recipe import Recipe
+
 # What you have, what to take, and what else to know.
 CHOICES = (
     (
@@ -54,13 +64,6 @@ def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | N
     json
         Write the table to this file as well.
     """
-    import json as json_format
-
-    from rich.box import SIMPLE
-    from rich.console import Console
-    from rich.progress import track
-    from rich.table import Table
-
     from nearsight import list_models
     from nearsight.cost import known_costs, model_cost
     from nearsight.models.sizes import REPORTED
@@ -96,17 +99,54 @@ def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | N
         console.print(_which_to_take())
         console.print("*_distilled is for --teacher; *_plus is wider. `nearsight bench models` measures speed.")
     if json is not None:
-        json.write_text(json_format.dumps(rows, indent=2) + "\n")
+        json.write_text(dumps(rows, indent=2) + "\n")
         console.print(f"written to {json}")
     return 0
 
 
-def _which_to_take() -> "Table":
-    from rich.box import SIMPLE
-    from rich.table import Column, Table
-
+def _which_to_take() -> Table:
     take = Column("take", no_wrap=True)
     table = Table("you have or want", take, "", box=SIMPLE, padding=(0, 1, 0, 0), title="Which to take")
     for what, name, note in CHOICES:
         table.add_row(what, name, note)
+    return table
+
+
+def recipes(*names: str) -> int:
+    """Show the fields in which recipes differ, or every field of those that are named.
+
+    Parameters
+    ----------
+    names
+        Recipes to show whole, such as `small deit`; by default all recipes, without what those of a task share.
+    """
+    from nearsight.recipes.files import named_recipe
+    from nearsight.tasks import task_kind, task_names
+
+    console = Console()
+    if names:
+        console.print(_recipe_table({name: named_recipe(name) for name in names}, whole=True))
+        return 0
+    kinds = [task_kind(task) for task in task_names()]
+    for kind in kinds:
+        console.print(_recipe_table(dict(kind.recipes), whole=False))
+    starts = ", ".join(f"{kind.default_recipe} ({kind.name})" for kind in kinds)
+    console.print(
+        f"Only fields that differ are shown; `nearsight recipes {kinds[0].default_recipe}` shows all of one. "
+        f"`nearsight train` starts from {starts} or from what --recipe names; every field is an option there, and may "
+        "stand in a file for --config.",
+        highlight=False,
+    )
+    return 0
+
+
+def _recipe_table(chosen: dict[str, Recipe], *, whole: bool) -> Table:
+    table = Table(box=SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("field", no_wrap=True)
+    for name in chosen:
+        table.add_column(name, overflow="fold")
+    for field in dict.fromkeys(name for recipe in chosen.values() for name in recipe.as_dict()):
+        values = [getattr(recipe, field, None) for recipe in chosen.values()]
+        if whole or any(value != values[0] for value in values):
+            table.add_row(field, *(escape(value_words(value)) for value in values))
     return table
