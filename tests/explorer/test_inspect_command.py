@@ -10,8 +10,7 @@ from PIL import Image
 
 from nearsight.cli.inspect import inspect
 from nearsight.datasets.sources import open_data
-from nearsight.explorer.pictures import pictures_of
-from nearsight.explorer.sources import open_source
+from nearsight.explorer.sources import open_source, pictures_of
 
 
 def call(*arguments: str) -> int:

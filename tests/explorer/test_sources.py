@@ -13,8 +13,7 @@ from nearsight import tasks
 from nearsight.analysis.pictures import fit_picture
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.explorer.inspection import inspect_picture
-from nearsight.explorer.pictures import pictures_of
-from nearsight.explorer.sources import ModelSource, RunSource, open_source, untrained
+from nearsight.explorer.sources import ModelSource, RunSource, open_source, pictures_of, untrained
 from nearsight.models import create_model
 from nearsight.recipes.files import freeze, named_recipe
 

@@ -2,8 +2,7 @@
 
 from nearsight.analysis.heads import HeadProfile, head_profiles, positional_geometry
 from nearsight.analysis.locality import LayerSummary, layer_summaries, nonlocality_by_layer
-from nearsight.analysis.maps import attention_maps, mean_attention_maps
-from nearsight.analysis.walk import inspectable, looking, walk
+from nearsight.analysis.walk import attention_maps, inspectable, looking, mean_attention_maps, walk
 
 __all__ = [
     "HeadProfile",

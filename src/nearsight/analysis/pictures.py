@@ -63,9 +63,11 @@ def model_size(model: nn.Module) -> tuple[int, int]:
     return DEFAULT_SIZE
 
 
-def sample_images(count: int, *, split: str = "test") -> list[tuple[str, np.ndarray]]:
+def sample_images(count: int) -> list[tuple[str, np.ndarray]]:
     """Pictures that come with the package, one of each class in turn: (class, uint8 [H, W, 3])."""
-    return list(islice(in_turn(getattr(open_data(SAMPLES), split)), count))
+    images = open_data(SAMPLES).test
+    assert images is not None
+    return list(islice(in_turn(images), count))
 
 
 def in_turn(images: LabelledImages) -> Iterator[tuple[str, np.ndarray]]:

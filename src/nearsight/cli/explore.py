@@ -36,8 +36,7 @@ def explore(
     import sys
 
     from nearsight.explorer.guard import is_every_address, is_loopback
-    from nearsight.explorer.pictures import pictures_of
-    from nearsight.explorer.sources import RunSource, open_source
+    from nearsight.explorer.sources import RunSource, open_source, pictures_of
 
     try:
         import uvicorn

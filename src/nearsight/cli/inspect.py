@@ -154,7 +154,7 @@ def _from_models(
 
 def _shown(sources: list[Source], files: list[Path], asked: int | None, usual: int) -> list[tuple[str, np.ndarray]]:
     """The named files; else as many pictures of a set as were asked for, or as usual where there are so many."""
-    from nearsight.explorer.pictures import pictures_of
+    from nearsight.explorer.sources import pictures_of
     from nearsight.images.decode import read_image_file
     from nearsight.images.imageset import BadImage
 

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE = "nearsight_token"
 MAX_BODY = 10 * 2**20
+TOO_LARGE = f"the file is larger than {MAX_BODY // 2**20} MB"
 SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -55,12 +56,10 @@ class Guard:
     Requests that another site's page makes are refused by their Origin. Bodies are counted while they stream in.
     """
 
-    def __init__(
-        self, app: ASGIApp, *, hosts: frozenset[str] | None, token: str | None, max_body: int = MAX_BODY
-    ) -> None:
+    def __init__(self, app: ASGIApp, *, hosts: frozenset[str] | None, token: str | None) -> None:
         if hosts is None and not token:
             raise ValueError("a server that answers to any host name needs a token")
-        self.app, self.hosts, self.token, self.max_body = app, hosts, token, max_body
+        self.app, self.hosts, self.token = app, hosts, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -84,14 +83,14 @@ class Guard:
             nonlocal seen
             message = await receive()
             seen += len(message.get("body", b""))
-            if seen > self.max_body:
+            if seen > MAX_BODY:
                 raise BodyTooLargeError
             return message
 
         try:
             await self.app(scope, counted_receive, send_with_headers)
         except BodyTooLargeError:
-            await self._too_large()(scope, receive, send_with_headers)
+            await _error(413, TOO_LARGE)(scope, receive, send_with_headers)
 
     def _refusal(self, scope: Scope):
         headers = Headers(scope=scope)
@@ -101,8 +100,8 @@ class Guard:
         if origin is not None and _netloc(origin) != headers.get("host"):
             return _error(403, "requests from other sites are refused")
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > self.max_body:
-            return self._too_large()
+        if not length.isdecimal() or int(length) > MAX_BODY:
+            return _error(413, TOO_LARGE)
         return None if self.token is None else self._token_refusal(scope, headers)
 
     def _token_refusal(self, scope: Scope, headers: Headers):
@@ -122,9 +121,6 @@ class Guard:
     def _is_token(self, value: str) -> bool:
         assert self.token is not None
         return hmac.compare_digest(value.encode(), self.token.encode())
-
-    def _too_large(self) -> JSONResponse:
-        return _error(413, f"the file is larger than {self.max_body // 2**20} MB")
 
 
 def _error(status: int, message: str) -> JSONResponse:

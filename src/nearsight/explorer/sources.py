@@ -1,26 +1,35 @@
-"""What can be looked into, by what a person types: a run folder, a model's name, or `timm:NAME`."""
+"""What can be looked into, by what a person types: a run folder, a model's name, or `timm:NAME`.
+
+And what it is shown when no picture is named: a run's own validation set, else bundled pictures.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from nearsight.acceleration import accelerate
-from nearsight.analysis.pictures import model_size
+from nearsight.analysis.pictures import SAMPLES, in_turn, model_size
 from nearsight.analysis.walk import Detector, inspectable
 from nearsight.classification.model import timm_model
 from nearsight.classification.use import top_classes
+from nearsight.datasets.sources import open_data
 from nearsight.detection.outputs import DetectorOutputs
 from nearsight.detection.use import surest_boxes
 from nearsight.models import create_model
 from nearsight.randomness import INITIALISATION_STREAM, hash32
 from nearsight.runs.exits import DiskError
 from nearsight.runs.folder import RunFolder
-from nearsight.runs.layout import BEST, CONFIG, MODEL
+from nearsight.runs.identity import without_home
+from nearsight.runs.layout import BEST, CONFIG, DATA, MODEL
 from nearsight.tasks import task_kind
 from nearsight.weights import from_timm, load_weights, read_weights
 
@@ -145,3 +154,59 @@ def _load(model: nn.Module, weights: dict[str, Tensor], origin: str) -> None:
     """Weights under our names, or under timm's and the released ConViT's."""
     own = model.state_dict().keys()
     load_weights(model, weights if weights.keys() == own else from_timm(weights), origin)
+
+
+NamedPicture = tuple[str, np.ndarray]
+NUM_SAMPLES, LONGEST_SIDE = 12, 1024
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """A set of pictures to look at, in which order, and what it is called."""
+
+    images: Any
+    in_turn: Callable[[Any], Iterator[NamedPicture]]
+    origin: str
+
+    def take(self, count: int) -> list[NamedPicture]:
+        """(name, uint8 [H, W, 3]) of exactly this many."""
+        taken = self.at_most(count)
+        if len(taken) < count:
+            raise ValueError(f"{self.origin}: there are {len(taken)} pictures, not {count}")
+        return taken
+
+    def at_most(self, count: int) -> list[NamedPicture]:
+        """As `take`, fewer where there are fewer that can be read."""
+        return list(islice(self.in_turn(self.images), count))
+
+    def samples(self) -> list[NamedPicture]:
+        """A few, none of them large."""
+        shown = []
+        for name, pixels in self.at_most(NUM_SAMPLES):
+            image = Image.fromarray(pixels)
+            image.thumbnail((LONGEST_SIDE, LONGEST_SIDE))
+            shown.append((name, np.asarray(image)))
+        return shown
+
+
+def pictures_of(sources: Sequence[Source]) -> Pictures:
+    """What all sources are shown: the validation pictures of the first run among them whose data is still there and
+    unchanged, the bundled ones otherwise."""
+    missing = ""
+    run = next((source for source in sources if isinstance(source, RunSource)), None)
+    if run is not None:
+        try:
+            return _own_pictures(run)
+        except (ValueError, OSError) as error:
+            missing = f" (the run's own cannot be used: {error})"
+    return Pictures(open_data(SAMPLES).test, in_turn, f"the bundled photographs of clothing{missing}")
+
+
+def _own_pictures(source: RunSource) -> Pictures:
+    images = source.inspected.validation_images()
+    data = source.inspected.recipe.data
+    known = (source.run.read_json(DATA) or {}).get("val")
+    if known is not None and images.fingerprint() != known:
+        raise ValueError(f"{data} has changed since")
+    origin = f"the validation pictures of {source.name} ({without_home(data)})"
+    return Pictures(images, source.inspected.in_turn, origin)

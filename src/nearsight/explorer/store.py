@@ -14,9 +14,8 @@ from torch import nn
 
 from nearsight.analysis.pictures import fit_picture, sample_images
 from nearsight.explorer.inspection import Inspection, inspect_picture
-from nearsight.explorer.sources import Source
+from nearsight.explorer.sources import NUM_SAMPLES, Source
 
-NUM_SAMPLES = 12
 MAX_UPLOADS = 16
 MAX_MODELS = 6
 MAX_INSPECTION_BYTES = 600 * 2**20

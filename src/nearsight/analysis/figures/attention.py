@@ -19,6 +19,7 @@ from nearsight.nn import SelfAttention
 
 # Inches: a map, the space between maps and before a group of them, a line of text, and its distance from the map.
 CELL, STEP, GAP, HEADING, LIFT = 0.8, 0.06, 0.34, 0.26, 0.05
+STRENGTHS = (0.5, 2.0)  # α of Figure 3 (c) and (d)
 WIDEST = 9  # heads that fit beside each other on a page
 
 
@@ -29,13 +30,11 @@ def figure3(
     path: str | Path,
     *,
     query: tuple[int, int] | None = None,
-    strengths: Sequence[float] = (0.5, 2.0),
 ) -> list[Path]:
     """Figure 3: a fresh self-attention layer sees the picture, a convolutional initialisation sees positions alone.
 
     Sizes (heads, width, patches) are those of `model`, one of our ViTs (convit_tiny when None); no trained weight
-    enters but its patch embedding. `image` uint8 [H, W, 3] (a bundled picture when None). The paper's (c) and (d) use
-    two strengths.
+    enters but its patch embedding. `image` uint8 [H, W, 3] (a bundled picture when None).
     """
     if model is None:
         with torch.random.fork_rng(devices=[]):
@@ -48,7 +47,7 @@ def figure3(
     query = _query(query, grid_size)
     place = query[0] * grid_size[1] + query[1]
     rows: list[tuple[str, Tensor]] = [("(b) self-attention, untrained", _fresh_attention(model, picture)[:, place])]
-    for letter, strength in zip("cdefgh", strengths, strict=False):
+    for letter, strength in zip("cd", STRENGTHS, strict=True):
         v_pos = convolutional_v_pos(head_centers(num_heads), strength)
         rows.append((f"({letter}) convolutional, α = {strength:g}", positional_weights(v_pos, grid_size)[:, place]))
     side = CELL * len(rows) + HEADING * (len(rows) - 1)
@@ -70,7 +69,7 @@ def figure3(
         "head_centers": head_centers(num_heads).tolist(),
         "rows": [{"label": label, "maps": numbers(maps)} for label, maps in rows],
     }
-    return save(sheet.figure, path, data=data, rows=None)
+    return save(sheet.figure, path, data=data)
 
 
 def _fresh_attention(model: VisionTransformer, picture: Picture) -> Tensor:
@@ -144,7 +143,7 @@ def attention_figure(
             for number, part in enumerate(parts)
         ],
     }
-    return save(sheet.figure, path, data=data, rows=None)
+    return save(sheet.figure, path, data=data)
 
 
 def _draw_rows(sheet: Sheet, part: dict[str, Any], left: float, top: float) -> None:
@@ -185,7 +184,7 @@ def averaged_figure(
         "num_images": len(pictures),
         "panels": [{**panel, "maps": numbers(panel["maps"])} for panel in panels],
     }
-    return save(sheet.figure, path, data=data, rows=None)
+    return save(sheet.figure, path, data=data)
 
 
 def _rows(

@@ -3,7 +3,7 @@ pictures."""
 
 import csv
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,9 @@ def figure_style():
 
 
 def save(
-    figure: Figure, path: str | Path, *, data: Mapping[str, Any], rows: Iterable[Mapping[str, Any]] | None
+    figure: Figure, path: str | Path, *, data: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] = ()
 ) -> list[Path]:
-    """Write the picture to `path`, `data` beside it as .json and `rows`, where there are any, as .csv; all three
-    paths."""
+    """Write the picture to `path`, `data` beside it as .json and `rows`, if any, as .csv; all their paths."""
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise ValueError(f"a figure is saved as {', '.join(SUFFIXES)}, not {path.name!r}")
@@ -63,23 +62,22 @@ def save(
         figure.savefig(path, dpi=200, facecolor="white", bbox_inches="tight", metadata=metadata[path.suffix.lower()])
     written = [path, path.with_suffix(".json")]
     written[1].write_text(json.dumps(data, indent=1, allow_nan=False) + "\n")
-    table = None if rows is None else list(rows)
-    if table:
+    if rows:
         written.append(path.with_suffix(".csv"))
         with written[2].open("w", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=list(table[0]))
+            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
             writer.writeheader()
-            writer.writerows(table)
+            writer.writerows(rows)
     return written
 
 
-def numbers(values: Any, digits: int = 6) -> Any:
-    """Arrays and tensors as nested lists of numbers with `digits` significant digits, for JSON."""
-    return _rounded(np.asarray(values, dtype=np.float64).tolist(), digits)
+def numbers(values: Any) -> Any:
+    """Arrays and tensors as nested lists of numbers with six significant digits, for JSON."""
+    return _rounded(np.asarray(values, dtype=np.float64).tolist())
 
 
-def _rounded(value: Any, digits: int) -> Any:
-    return [_rounded(item, digits) for item in value] if isinstance(value, list) else float(f"{value:.{digits}g}")
+def _rounded(value: Any) -> Any:
+    return [_rounded(item) for item in value] if isinstance(value, list) else float(f"{value:.6g}")
 
 
 class Sheet:
@@ -99,9 +97,7 @@ class Sheet:
         self.figure.text(left / self.width, 1 - top / self.height, text, **style)
 
 
-def draw_map(
-    axes: Axes, weights: np.ndarray, query: tuple[int, int] | None = None, *, logarithmic: bool = True
-) -> None:
+def draw_map(axes: Axes, weights: np.ndarray, query: tuple[int, int], *, logarithmic: bool = True) -> None:
     """One map [rows, cols] of weights. Each map has its own scale, from its smallest weight (on the logarithmic scale
     no less than a thousandth of the largest) to its largest: the figures are about shape."""
     low, peak = float(weights.min()), float(weights.max())
@@ -112,27 +108,15 @@ def draw_map(
     norm = LogNorm(low, peak, clip=True) if logarithmic else Normalize(low, peak)
     axes.imshow(weights, cmap=MAP_COLORS, norm=norm, interpolation="nearest")
     bare(axes)
-    if query is not None:
-        box(axes, query[0], query[1])
+    box(axes, query[0], query[1])
 
 
-def draw_picture(
-    axes: Axes, pixels: np.ndarray, query: tuple[int, int], patch: tuple[float, float], title: str = ""
-) -> None:
+def draw_picture(axes: Axes, pixels: np.ndarray, query: tuple[int, int], patch: tuple[float, float]) -> None:
     """The picture with its query patch (row, col) boxed; `patch` is the height and width of one in pixels."""
     axes.imshow(pixels, interpolation="bilinear")
     bare(axes)
-    axes.add_patch(
-        Rectangle(
-            (query[1] * patch[1] - 0.5, query[0] * patch[0] - 0.5),
-            patch[1],
-            patch[0],
-            fill=False,
-            edgecolor=RED,
-            linewidth=1.4,
-        )
-    )
-    axes.set_title(title)
+    corner = (query[1] * patch[1] - 0.5, query[0] * patch[0] - 0.5)
+    axes.add_patch(Rectangle(corner, patch[1], patch[0], fill=False, edgecolor=RED, linewidth=1.4))
 
 
 def box(axes: Axes, row: float, col: float) -> None:

@@ -30,10 +30,10 @@ class Curves:
         return {"name": self.name, "epochs": self.epochs, "nonlocality": numbers(self.nonlocality), "gates": gates}
 
 
-def read_curves(run: str | Path, name: str | None = None) -> Curves:
+def read_curves(run: str | Path) -> Curves:
     """Read a run folder's evaluations. A run that logged no nonlocality is a ValueError."""
     folder = RunFolder(run)
-    curves = curves_of(folder.metrics(), folder.name if name is None else name)
+    curves = curves_of(folder.metrics(), folder.name)
     if curves is None:
         raise ValueError(f"{run} has logged no nonlocality yet: wait for its first evaluation")
     return curves

@@ -96,7 +96,7 @@ def window_attention_figure(
             for view, maps, query in rows
         ],
     }
-    return save(figure, path, data=data, rows=None)
+    return save(figure, path, data=data)
 
 
 def _on_grid(view: LocalView, point: tuple[float, float]) -> tuple[np.ndarray, tuple[int, int]]:
