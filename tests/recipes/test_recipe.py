@@ -262,6 +262,15 @@ def test_a_short_trial_warms_up_for_a_tenth_unless_told_otherwise():
             resolve_recipe("small", None, bad)
 
 
+def test_a_file_of_few_epochs_warms_up_briefly_too(tmp_path):
+    file = tmp_path / "trial.yaml"
+    file.write_text("epochs: 2\n")
+    assert resolve_recipe("small", file).warmup_epochs == 0.2
+    assert resolve_recipe("small", file, {"warmup_epochs": 0.0}).warmup_epochs == 0
+    longer = resolve_recipe("small", file, {"epochs": 50.0})
+    assert (longer.epochs, longer.warmup_epochs) == (50, named_recipe("small").warmup_epochs)
+
+
 def test_words_that_yaml_takes_for_truth_values_are_words(tmp_path):
     file = tmp_path / "recipe.yaml"
     file.write_text("resident: off\ncompile: on\n")

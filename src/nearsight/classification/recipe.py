@@ -11,7 +11,7 @@ from nearsight.recipes.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class LabelFields:
-    """Which classes there are."""
+    """Which classes there are, and the patches of a model."""
 
     first_classes: int = option(
         0, "keep only the first N classes in alphabetical order (0: all)", change="never", low=0

@@ -73,7 +73,7 @@ def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | N
         raise ValueError(f"no model matches {pattern!r}; `nearsight models` lists them all")
     console = Console()
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), caption="reported: parameters / operations / ImageNet top-1")
-    table.add_column("name", no_wrap=True)
+    table.add_column("name", overflow="fold")  # a narrow terminal breaks long names, not numbers
     for heading in ("input", "params", "operations", "reported"):
         table.add_column(heading, justify="right", no_wrap=True)
     rows = []

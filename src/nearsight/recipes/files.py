@@ -71,16 +71,18 @@ def resolve_recipe(name: str = "", file: str | Path | None = None, flags: dict[s
     base = named_recipe(name)
     if task and base.task != task:
         raise ValueError(f"{file}: its task is {task}, but the recipe {name!r} is for {base.task}")
-    recipe = apply_changes(base, changes, where=str(file))
+    if "epochs" in flags:
+        changes.pop("epochs", None)  # a file's short warm-up would stay
+    recipe = apply_changes(base, _with_short_warmup(base, changes), where=str(file))
     return apply_changes(recipe, _with_short_warmup(recipe, flags), where="the command line")
 
 
-def _with_short_warmup(recipe: Recipe, flags: dict[str, Any]) -> dict[str, Any]:
-    """A trial of a few epochs warms up for a tenth of them, unless the flags say how long; the change is told."""
-    epochs = flags.get("epochs")
-    if "warmup_epochs" in flags or not isinstance(epochs, int | float) or not 0 < epochs <= recipe.warmup_epochs:
-        return flags
-    return {**flags, "warmup_epochs": epochs / 10}
+def _with_short_warmup(recipe: Recipe, changes: dict[str, Any]) -> dict[str, Any]:
+    """A trial of a few epochs warms up for a tenth of them, unless the changes say how long; this is told."""
+    epochs = changes.get("epochs")
+    if "warmup_epochs" in changes or not isinstance(epochs, int | float) or not 0 < epochs <= recipe.warmup_epochs:
+        return changes
+    return {**changes, "warmup_epochs": epochs / 10}
 
 
 def apply_changes(recipe: R, changes: dict[str, Any], where: str) -> R:

@@ -37,7 +37,8 @@ def curves(records: Sequence[dict[str, Any]], selection: str) -> bytes:
     evaluations = [record for record in records if record["kind"] == "eval"]
     figure = Figure(figsize=(11, 3.2), layout="constrained")
     losses, measures, rates = figure.subplots(1, 3)
-    losses.plot(_epochs(training), _values(training, "loss"), label="train", linewidth=0.8)
+    dot = "." if len(training) == 1 else None  # a line through one point shows nothing
+    losses.plot(_epochs(training), _values(training, "loss"), label="train", linewidth=0.8, marker=dot)
     for name, axes in (("loss", losses), (selection, measures)):
         for prefix, label in (("", "val"), ("ema_", "val, averaged weights")):
             key = f"{prefix}val_{name}"
@@ -45,7 +46,7 @@ def curves(records: Sequence[dict[str, Any]], selection: str) -> bytes:
                 axes.plot(_epochs(evaluations), _values(evaluations, key), label=label, marker=".", markersize=3)
         axes.set_title(measure_words(name))
         axes.legend()
-    rates.plot(_epochs(training), _values(training, "lr"))
+    rates.plot(_epochs(training), _values(training, "lr"), marker=dot)
     rates.set_title("learning rate")
     for axes in (losses, measures, rates):
         axes.set_xlabel("epoch")
