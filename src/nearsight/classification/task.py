@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from nearsight.analysis import inspectable, layer_summaries
 from nearsight.classification.data import ImageData, open_splits
 from nearsight.classification.distillation import BothHeads, ask_teacher, distillation_term, load_teacher
 from nearsight.classification.model import build_classifier
@@ -25,6 +26,7 @@ from nearsight.images.mixing import BatchMix, Mixing
 from nearsight.reports.page import Page
 from nearsight.runs.layout import CLASSES, TRAIN_IMAGES
 
+_OBSERVED = 32  # validation images
 _FEW_IMAGES = 100
 _NAMED = 5
 _LARGEST_GROUP = 16  # images that share a mixing decision; small enough for any sensible number of processes
@@ -35,17 +37,6 @@ class Targets(NamedTuple):
 
     labels: Tensor
     teacher: Tensor | None
-
-
-def _mixing(recipe: ClassificationRecipe, group: int) -> Mixing:
-    return Mixing(
-        mixup=recipe.mixup,
-        cutmix=recipe.cutmix,
-        prob=recipe.mix_probability,
-        switch=recipe.mix_switch,
-        smoothing=recipe.label_smoothing,
-        group=group,
-    )
 
 
 class ClassificationTask(DataTask):
@@ -66,9 +57,15 @@ class ClassificationTask(DataTask):
         if self.num_classes < 2:
             raise ValueError(f"classification needs at least two classes; {recipe.data} has {self.num_classes}")
         self.mixes = recipe.mixes
-        group = math.gcd(recipe.batch, _LARGEST_GROUP)
-        self.batch_multiple = group if self.mixes else 1
-        self._mixing = _mixing(recipe, group) if self.mixes else None
+        self.batch_multiple = math.gcd(recipe.batch, _LARGEST_GROUP) if self.mixes else 1
+        self._mixing = Mixing(
+            mixup=recipe.mixup,
+            cutmix=recipe.cutmix,
+            prob=recipe.mix_probability,
+            switch=recipe.mix_switch,
+            smoothing=recipe.label_smoothing,
+            group=self.batch_multiple,
+        )
         self._teacher = load_teacher(recipe, self.data.classes) if recipe.teacher else None
         self.device = torch.device("cpu")
         self._augment: BatchAugment | None = None
@@ -101,7 +98,7 @@ class ClassificationTask(DataTask):
         recipe = self.recipe
         self.device = device
         self._augment = self.data.augmentation().to(device)
-        if self._mixing is not None:
+        if self.mixes:
             self._mix = BatchMix(self._mixing, self.num_classes).to(device)
         if compiles(recipe, device):
             self._augment.compile(dynamic=False)  # hundreds of small operations become a few
@@ -162,9 +159,20 @@ class ClassificationTask(DataTask):
         yield "loss", loss_sum / count
 
     def observe(self, model: nn.Module, context: ProcessContext) -> Iterable[tuple[str, Any]]:
-        from nearsight.classification.observation import observe_attention
-
-        return observe_attention(model, self.data, context)
+        """On some validation images: ``nonlocality`` (ConViT's Figure 5), one number a layer, in patches; ``gates``
+        (its Figure 6), σ(λ), one list of heads for each gated layer. Nothing where analysis knows no attention layers.
+        """
+        try:
+            inspectable(model)
+        except ValueError:
+            return
+        alone = ProcessContext(context.device, precision=context.precision)
+        images = next(iter(self.data.eval_batches("val", alone))).images[:_OBSERVED]
+        summaries = layer_summaries(model, images)
+        yield "nonlocality", [round(summary.mean_nonlocality, 5) for summary in summaries]
+        gates = [[round(value, 5) for value in s.gate_values] for s in summaries if s.gate_values is not None]
+        if gates:
+            yield "gates", gates
 
     def report_pages(self, model: nn.Module, records: list[dict[str, Any]], context: ProcessContext) -> list[Page]:
         from nearsight.classification.report import classification_pages

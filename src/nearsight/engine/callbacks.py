@@ -111,11 +111,25 @@ def describe_evaluation(record: dict[str, Any]) -> str:
     return "  ".join(parts)
 
 
-class PlainProgress:
+class _Lines:
+    """Notes as lines of a stream."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def note(self, text: str) -> None:
+        print(one_line(text), file=self._stream, flush=True)
+
+    def close(self) -> None:
+        self._stream.flush()
+
+
+class PlainProgress(_Lines):
     """Lines for logs: each evaluation, and training every ten seconds."""
 
     def __init__(self, total_steps: int, stream: TextIO) -> None:
-        self._stream, self._total, self._eta = stream, total_steps, _Eta(total_steps)
+        super().__init__(stream)
+        self._total, self._eta = total_steps, _Eta(total_steps)
         self._last = float("-inf")
 
     def record(self, record: dict[str, Any]) -> None:
@@ -126,12 +140,6 @@ class PlainProgress:
         if time.monotonic() - self._last > _PLAIN_SECONDS:
             self._last = time.monotonic()
             self.note(describe_training(record, self._total, eta))
-
-    def note(self, text: str) -> None:
-        print(one_line(text), file=self._stream, flush=True)
-
-    def close(self) -> None:
-        self._stream.flush()
 
 
 class LiveProgress:
@@ -158,11 +166,8 @@ class LiveProgress:
         self._bar.stop()
 
 
-class JsonProgress:
+class JsonProgress(_Lines):
     """Every record and note as a JSON line."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
 
     def record(self, record: dict[str, Any]) -> None:
         print(json_line(record), file=self._stream, flush=True)
@@ -170,25 +175,16 @@ class JsonProgress:
     def note(self, text: str) -> None:
         self.record({"kind": "note", "text": text})
 
-    def close(self) -> None:
-        self._stream.flush()
 
-
-class QuietProgress:
+class QuietProgress(_Lines):
     """Warnings only."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
 
     def record(self, record: dict[str, Any]) -> None:
         return
 
     def note(self, text: str) -> None:
         if text.startswith("warning"):
-            print(one_line(text), file=self._stream, flush=True)
-
-    def close(self) -> None:
-        self._stream.flush()
+            super().note(text)
 
 
 def _duration(seconds: float) -> str:

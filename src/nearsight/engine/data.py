@@ -44,16 +44,7 @@ class TaskData(ABC, Generic[Images]):
         self.recipe, self.splits = recipe, splits
         small = resident_bytes <= _LARGEST_RESIDENT
         self.resident = recipe.resident == "on" or (recipe.resident == "auto" and small)
-        self._bad: dict[str, BadImageLog] = {}
-
-    def describe(self) -> list[str]:
-        """For the user: where the images come from and how they are read."""
-        kept = "" if self.recipe.fraction == 1 else f"; {len(self.splits.train)} training images kept"
-        where = "resident on the device" if self.resident else f"streamed by {self.recipe.workers} workers"
-        return [f"data: {line}" for line in (f"{self.splits.origin}{kept}; {where}", *self.splits.notes)]
-
-    def fingerprint(self) -> dict[str, str]:
-        return {name: images.fingerprint() for name, images in self.splits.named.items()}
+        self.bad_images: dict[str, BadImageLog] = {}
 
     @property
     def steps_per_epoch(self) -> int:
@@ -62,31 +53,14 @@ class TaskData(ABC, Generic[Images]):
     def split(self, name: str) -> Images:
         return self.splits.split(name)
 
-    def has_split(self, name: str) -> bool:
-        return name in self.splits.named
-
     def order(self, epoch: int) -> EpochOrder:
         return epoch_order(len(self.splits.train), self.recipe.seed, epoch, repeats=self.recipe.repeats)
 
-    def sample_names(self, step: int) -> list[str]:
-        """The samples of the global batch of a step."""
-        epoch, place = divmod(step, self.steps_per_epoch)
-        order = self.order(epoch)
-        return [self.splits.train.names[int(index)] for index in order.indices[order.part(place, self.recipe.batch)]]
-
     def bad(self, split: str) -> BadImageLog:
         """The unreadable images met so far in a split."""
-        if split not in self._bad:
-            self._bad[split] = BadImageLog(len(self.split(split)), cap=self.recipe.bad_images)
-        return self._bad[split]
-
-    def problems(self) -> list[str]:
-        """Every unreadable image met so far, and why."""
-        return [
-            f"{name}: {reason}" if split == "train" else f"{split}: {name}: {reason}"
-            for split, log in self._bad.items()
-            for name, reason in log.reasons.items()
-        ]
+        if split not in self.bad_images:
+            self.bad_images[split] = BadImageLog(len(self.split(split)), cap=self.recipe.bad_images)
+        return self.bad_images[split]
 
     def training_batches(self, start_step: int, context: ProcessContext) -> Iterator[list[Inputs]]:
         """Endless: the micro-batches of each step from ``start_step`` on."""
@@ -134,19 +108,30 @@ class DataTask:
         return self.data.resident
 
     def describe(self) -> list[str]:
-        return self.data.describe()
+        """For the user: where the images come from and how they are read."""
+        recipe, splits = self.data.recipe, self.data.splits
+        kept = "" if recipe.fraction == 1 else f"; {len(splits.train)} training images kept"
+        where = "resident on the device" if self.data.resident else f"streamed by {recipe.workers} workers"
+        return [f"data: {line}" for line in (f"{splits.origin}{kept}; {where}", *splits.notes)]
 
     def fingerprint(self) -> dict[str, Any]:
-        return dict(self.data.fingerprint())
+        return {name: images.fingerprint() for name, images in self.data.splits.named.items()}
 
     def sample_names(self, step: int) -> list[str]:
-        return self.data.sample_names(step)
+        epoch, place = divmod(step, self.steps_per_epoch)
+        order, names = self.data.order(epoch), self.data.splits.train.names
+        return [names[int(index)] for index in order.indices[order.part(place, self.data.recipe.batch)]]
 
     def problems(self) -> list[str]:
-        return self.data.problems()
+        """Every unreadable image met so far, and why."""
+        return [
+            f"{name}: {reason}" if split == "train" else f"{split}: {name}: {reason}"
+            for split, log in self.data.bad_images.items()
+            for name, reason in log.reasons.items()
+        ]
 
     def has_split(self, split: str) -> bool:
-        return self.data.has_split(split)
+        return split in self.data.splits.named
 
 
 @contextmanager

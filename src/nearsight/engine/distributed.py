@@ -125,27 +125,23 @@ def full_tensor(value: Tensor) -> Tensor:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def gather_model(model: nn.Module) -> dict[str, Tensor]:
-    """Full weights on the CPU of the first process; all processes must call."""
-    weights: dict[str, Any] = dcp.get_model_state_dict(model, options=_FULL)
-    return dict(weights)
+def gather_model(model: nn.Module) -> dict[str, Any]:
+    """Full weights. Those of a sharded model are on the CPU of the first process; all processes must call."""
+    return dict(dcp.get_model_state_dict(model, options=_FULL) if is_sharded(model) else model.state_dict())
 
 
-def scatter_model(model: nn.Module, weights: dict[str, Tensor]) -> None:
-    state: dict[str, Any] = dict(weights)
-    dcp.set_model_state_dict(model, state, options=_SCATTERED)
+def scatter_model(model: nn.Module, weights: dict[str, Any]) -> None:
+    """Put back what ``gather_model`` gave."""
+    if is_sharded(model):
+        dcp.set_model_state_dict(model, weights, options=_SCATTERED)
+    else:
+        model.load_state_dict(weights)
 
 
-def gather_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The same ``parameter name/key`` names as an unsharded run gives."""
+def gather_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, dict[str, Any]]:
+    """A sharded model's optimiser state: parameter name → its entries."""
     everything: dict[str, Any] = dict(dcp.get_optimizer_state_dict(model, optimizer, options=_FULL))
-    state: dict[str, dict[str, Any]] = everything.get("state", {})
-    return {
-        f"{name}/{key}": value
-        for name, entries in state.items()
-        for key, value in entries.items()
-        if isinstance(value, Tensor)
-    }
+    return everything.get("state", {})
 
 
 def scatter_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:

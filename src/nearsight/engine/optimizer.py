@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from nearsight.engine.distributed import gather_optimizer, is_sharded, scatter_optimizer
 from nearsight.recipes.recipe import Recipe
 
 
@@ -59,17 +60,23 @@ def learning_rate(step: int, total_steps: int, recipe: Recipe) -> float:
 
 def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimiser's state as ``parameter name/key`` → tensor; its settings come from the recipe."""
-    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    if is_sharded(model):
+        state = gather_optimizer(model, optimizer)
+    else:
+        state = {name: optimizer.state.get(parameter, {}) for name, parameter in model.named_parameters()}
     return {
-        f"{names[parameter]}/{key}": value
-        for parameter, state in optimizer.state.items()
-        for key, value in state.items()
+        f"{name}/{key}": value
+        for name, entries in state.items()
+        for key, value in entries.items()
         if isinstance(value, Tensor)
     }
 
 
 def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
     """Put back what ``optimizer_tensors`` gave; ``ValueError`` when it belongs to another model."""
+    if is_sharded(model):
+        scatter_optimizer(model, optimizer, tensors)
+        return
     parameters = dict(model.named_parameters())
     optimizer.state.clear()
     for full_name, value in tensors.items():

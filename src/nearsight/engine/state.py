@@ -14,15 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from nearsight.acceleration import accelerate
-from nearsight.engine.distributed import (
-    World,
-    gather_model,
-    gather_optimizer,
-    is_sharded,
-    scatter_model,
-    scatter_optimizer,
-    shard,
-)
+from nearsight.engine.distributed import World, gather_model, scatter_model, shard
 from nearsight.engine.optimizer import AveragedModel, build_optimizer, optimizer_tensors, restore_optimizer
 from nearsight.engine.task import Task
 from nearsight.randomness import INITIALISATION_STREAM, hash32
@@ -72,30 +64,18 @@ class TrainState:
 
         With sharded parameters every process must call it: it gathers them.
         """
-        if is_sharded(self.model):
-            tensors = {MODEL: gather_model(self.model), OPTIMIZER: gather_optimizer(self.model, self.optimizer)}
-            if self.averaged is not None:
-                tensors[AVERAGE] = gather_model(self.averaged.model)
-            return tensors
-        tensors = {MODEL: dict(self.model.state_dict()), OPTIMIZER: optimizer_tensors(self.model, self.optimizer)}
+        tensors = {MODEL: gather_model(self.model), OPTIMIZER: optimizer_tensors(self.model, self.optimizer)}
         if self.averaged is not None:
-            tensors[AVERAGE] = dict(self.averaged.model.state_dict())
+            tensors[AVERAGE] = gather_model(self.averaged.model)
         return tensors
 
     def load_tensors(self, tensors: dict[str, dict[str, Tensor]]) -> None:
         """Put back what ``tensors`` gave; ``ValueError`` when it belongs to another model."""
         try:
-            average = tensors.get(AVERAGE, tensors[MODEL])  # an average may begin with a resumption
-            if is_sharded(self.model):
-                scatter_model(self.model, tensors[MODEL])
-                scatter_optimizer(self.model, self.optimizer, tensors[OPTIMIZER])
-                if self.averaged is not None:
-                    scatter_model(self.averaged.model, average)
-                return
-            self.model.load_state_dict(tensors[MODEL])
+            scatter_model(self.model, tensors[MODEL])
             restore_optimizer(self.model, self.optimizer, tensors[OPTIMIZER])
-            if self.averaged is not None:
-                self.averaged.model.load_state_dict(average)
+            if self.averaged is not None:  # an average may begin with a resumption
+                scatter_model(self.averaged.model, tensors.get(AVERAGE, tensors[MODEL]))
         except (KeyError, ValueError, RuntimeError) as error:
             raise ValueError(str(error).splitlines()[0]) from error
 

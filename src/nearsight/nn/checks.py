@@ -11,16 +11,18 @@ from ..kernels.dispatch import Backend, named
 
 def require_positive(**values: int) -> None:
     """Whole numbers of at least 1, by the names the caller knows them by."""
-    for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} must be a whole number of at least 1, not {value!r}")
+    _require_whole(1, values)
 
 
 def require_count(**values: int) -> None:
     """Whole numbers of at least 0."""
+    _require_whole(0, values)
+
+
+def _require_whole(least: int, values: dict[str, int]) -> None:
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise ValueError(f"{name} must be a whole number of at least 0, not {value!r}")
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
 
 
 def require_switch(**values: bool) -> None:
@@ -63,11 +65,6 @@ def require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
 
 
-def _under_autocast(device_type: str) -> bool:
-    # The meta device knows no autocast, and would not say so but raise.
-    return device_type != "meta" and torch.is_autocast_enabled(device_type)
-
-
 def require_images(x: Tensor, channels: int, dtype: torch.dtype) -> None:
     """A batch of images [B, channels, H, W] in the type of the weights (under autocast any floating type will do)."""
     if x.ndim != 4:
@@ -81,7 +78,9 @@ def require_images(x: Tensor, channels: int, dtype: torch.dtype) -> None:
         raise ValueError(f"images of {x.shape[2]}x{x.shape[3]} have no pixels")
     if not x.is_floating_point():
         raise ValueError(f"expected floating-point images, got {x.dtype}; divide by 255 and normalise them first")
-    if x.dtype != dtype and not _under_autocast(x.device.type):
+    # The meta device knows no autocast, and would not say so but raise.
+    autocast = x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
+    if x.dtype != dtype and not autocast:
         raise ValueError(f"images are {x.dtype} but the weights {dtype}; convert one with .to(…), or use autocast")
 
 

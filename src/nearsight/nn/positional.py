@@ -1,6 +1,6 @@
 """Attention over a grid of patches with a positional term: PSA (ConViT Eq. 4) and GPSA (Eq. 6–7)."""
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from timm.layers import trunc_normal_
@@ -125,19 +125,10 @@ class GatedPositionalSelfAttention(_GridAttention):
         gate: float = 1.0,
         train_gate: bool = True,
         backend: str | None = None,
-        out_dim: int | None = None,
-        head_dim: int | None = None,
-        qkv_bias: bool = False,
-        proj_drop: float = 0.0,
-        locality_strength: float = 1.0,
-        init: Init = "convolutional",
-        centers_on_patches: bool = False,
+        **shared: Any,
     ) -> None:
-        super().__init__(
-            dim, num_heads,
-            out_dim=out_dim, head_dim=head_dim, qkv_bias=qkv_bias, proj_drop=proj_drop,
-            locality_strength=locality_strength, init=init, centers_on_patches=centers_on_patches,
-        )  # fmt: skip
+        """``shared`` are the arguments of PSA."""
+        super().__init__(dim, num_heads, **shared)
         require_backend(kernels.gpsa.BACKENDS, backend)
         self.initial_gate, self.backend = gate, backend
         self.gate = nn.Parameter(torch.full((num_heads,), float(gate)), requires_grad=train_gate)

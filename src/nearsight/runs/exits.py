@@ -51,13 +51,9 @@ class PreemptedError(RunEnded):
 class OutOfMemoryError(RunEnded):
     """The model does not fit at the micro-batch that was asked for, or at one image."""
 
-    code = 1
-
 
 class DataLoadingError(RunEnded):
     """Reading the training data failed beyond the policy for bad images."""
-
-    code = 1
 
 
 @contextmanager
@@ -65,12 +61,12 @@ def reported() -> Iterator[None]:
     """For a program's outermost level: a bad argument or an early end becomes one line on stderr and its exit code."""
     try:
         yield
+        return
     except RunEnded as ended:
-        print(f"nearsight: {ended}", file=sys.stderr, flush=True)
-        raise SystemExit(ended.code) from None
+        words, code = str(ended), ended.code
     except ValueError as error:
-        print(f"nearsight: {error}", file=sys.stderr, flush=True)
-        raise SystemExit(USAGE) from None
+        words, code = str(error), USAGE
     except KeyboardInterrupt:
-        print("nearsight: interrupted", file=sys.stderr, flush=True)
-        raise SystemExit(INTERRUPTED) from None
+        words, code = "interrupted", INTERRUPTED
+    print(f"nearsight: {words}", file=sys.stderr, flush=True)
+    raise SystemExit(code)

@@ -37,9 +37,9 @@ class MetricsLog:
             if self._file is None:
                 self._rewrite()
             elif self._file.write(line) != len(line):
-                self._drop_file()  # a short write: the next line rewrites the whole log
+                self.release()  # a short write: the next line rewrites the whole log
         except OSError:
-            self._drop_file()
+            self.release()
 
     def content(self) -> bytes:
         return bytes(self._content)
@@ -52,16 +52,13 @@ class MetricsLog:
             if self._file is not None:
                 os.fsync(self._file.fileno())
 
-    def release(self) -> None:
-        """Close the file, whatever state it is in."""
-        self._drop_file()
-
     def _rewrite(self) -> None:
-        self._drop_file()
+        self.release()
         replace(self.path, bytes(self._content))
         self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - open for the length of the run
 
-    def _drop_file(self) -> None:
+    def release(self) -> None:
+        """Close the file; the next line opens it anew."""
         if self._file is not None:
             self._file.close()
             self._file = None
