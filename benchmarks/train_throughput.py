@@ -20,11 +20,11 @@ from nearsight.classification.task import ClassificationTask
 from nearsight.engine.device import pick_device, prepare_torch
 from nearsight.engine.distributed import World
 from nearsight.engine.optimizer import ema_weight
-from nearsight.engine.signals import StopRequest
 from nearsight.engine.task import Batch
 from nearsight.engine.trainer import Trainer
 from nearsight.recipes.files import resolve_recipe
 from nearsight.recipes.recipe import Recipe
+from nearsight.runs.exits import StopRequest
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.identity import describe_environment
 

@@ -5,7 +5,7 @@ on the meta device it sees every product, with the equations **as the papers wri
 papers, two ways of counting, found by fitting the rows they print:
 
 - SASA's tables count both halves of a multiply-add, and qᵀr in full, k²d multiply-adds a pixel (`count_cost`). Its
-  rebuttal's 3d² + k²d + kd counts qᵀr once for each row and column offset (`local_attention_multiply_adds`).
+  rebuttal's 3d² + k²d + kd counts qᵀr once for each row and column offset.
 - ConViT's Table 1 counts what modules do (linear, convolution, norm, activation; a multiply-add is one) and so leaves
   out QKᵀ and AV, which no module holds (`module_multiply_adds`). Eleven of its twelve rows then round to what is
   printed; ConViT-S+ makes 9.49, just under its printed 10.
@@ -53,13 +53,6 @@ def count_cost(model: nn.Module, img_size: int | tuple[int, int], in_chans: int 
     return Cost(count_parameters(model), counter.get_total_flops())
 
 
-def cost_by_name(name: str, img_size: int | tuple[int, int] | None = None, **arguments) -> Cost:
-    """Cost of a registered model, at its own `img_size` unless another is given."""
-    with torch.device("meta"):
-        model = create_model(name, **arguments)
-    return count_cost(model, model.img_size if img_size is None else img_size, model.in_chans)  # type: ignore[arg-type]
-
-
 def model_cost(name: str, img_size: int | tuple[int, int] | None = None) -> dict[str, Any]:
     """What `nearsight models` shows of a registered model: input, parameters, operations in both papers' ways."""
     with torch.device("meta"):
@@ -104,18 +97,3 @@ def module_multiply_adds(model: VisionTransformer, img_size: int | tuple[int, in
     for handle in handles:
         handle.remove()
     return total
-
-
-def convolution_multiply_adds(kernel_size: int, width: int) -> int:
-    """A k×k convolution from d to d channels, per pixel: k²d²; its parameters are as many."""
-    return kernel_size**2 * width**2
-
-
-def local_attention_multiply_adds(kernel_size: int, width: int, *, factored: bool = True) -> int:
-    """Local attention of d channels, per pixel: 3d² + 2k²d + kd (q, k, v; qᵀk and the weighted sum; qᵀr).
-
-    `factored=False` counts qᵀr for each of the k² offsets, as SASA's tables do; the rebuttal and our kernels need
-    it only once for each row and each column of the window.
-    """
-    relative = kernel_size * width if factored else kernel_size**2 * width
-    return 3 * width**2 + 2 * kernel_size**2 * width + relative

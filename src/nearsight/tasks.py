@@ -44,12 +44,10 @@ class Predictor(Protocol):
 
     def predict(self, pictures: Sequence[str | Path], options: Any) -> Iterator[Prediction]:
         """One by one, in the order given; folders stand for the pictures in them. Options are the kind's."""
-        ...
 
     @property
     def notes(self) -> Sequence[str]:
         """What there is to say after the last prediction, such as which files were written."""
-        ...
 
 
 class InspectedRun(Protocol):
@@ -62,20 +60,16 @@ class InspectedRun(Protocol):
 
     def fresh_model(self) -> Any:
         """The run's model with fresh weights, from torch's global random state."""
-        ...
 
     def validation_images(self) -> Any:
         """The set it was validated on; its `fingerprint()` tells whether that has changed."""
-        ...
 
     def in_turn(self, images: Any) -> Iterator[tuple[str, Any]]:
         """(name, uint8 [H, W, 3]) of those that can be read, in an order that soon shows all kinds."""
-        ...
 
     def predictions(self, outputs: Any, size: tuple[int, int]) -> list[dict[str, Any]]:
         """What the model's outputs say of one picture of this (height, width): `label`, `probability`, and perhaps
         `box`."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,11 +2,12 @@
 
 import pytest
 import torch
+from costs import local_attention_multiply_adds
 from torch.nn import functional as F
 from torchvision.models.detection import retinanet_resnet50_fpn
 from torchvision.models.detection.image_list import ImageList
 
-from nearsight.cost import count_cost, local_attention_multiply_adds
+from nearsight.cost import count_cost
 from nearsight.detection.model import load_torchvision_weights
 from nearsight.detection.outputs import AnchorGrid, anchor_sizes, detection_loss, pad_targets, postprocess
 from nearsight.detection.pyramid import DetectionHead, DetectionHeads, FeaturePyramid, attention_mixer, group_norm

@@ -2,12 +2,10 @@
 
 import pytest
 import torch
+from costs import convolution_multiply_adds, cost_by_name, local_attention_multiply_adds
 
 from nearsight.cost import (
-    convolution_multiply_adds,
-    cost_by_name,
     count_cost,
-    local_attention_multiply_adds,
     module_multiply_adds,
 )
 from nearsight.models import create_model

@@ -4,9 +4,10 @@ from functools import partial
 
 import pytest
 import torch
+from costs import cost_by_name
 from torch import nn
 
-from nearsight.cost import cost_by_name, count_parameters, known_costs, model_cost
+from nearsight.cost import count_parameters, known_costs, model_cost
 from nearsight.models import create_model, list_models, register
 from nearsight.models.resnet import _statistics_held
 

@@ -20,7 +20,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.rendezvous import rendezvous
 from torch.distributed.tensor import DTensor
 
-from nearsight.engine.signals import die_with_parent
+from nearsight.runs.exits import die_with_parent
 
 _FULL = dcp.StateDictOptions(full_state_dict=True, cpu_offload=True)
 _SCATTERED = dcp.StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)

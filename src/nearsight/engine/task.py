@@ -40,54 +40,43 @@ class Task(Protocol):
     @property
     def recipe(self) -> Recipe:
         """The recipe as it is used: its batch may have been fitted to the data."""
-        ...
 
     @property
     def steps_per_epoch(self) -> int:
         """Updates per pass over the training set; depends on the data and the global batch alone."""
-        ...
 
     @property
     def batch_multiple(self) -> int:
         """A micro-batch must be a multiple of this, so that cutting the batch differently changes nothing."""
-        ...
 
     @property
     def selection(self) -> str:
         """Name of the evaluated value, larger is better, that decides which checkpoint is best."""
-        ...
 
     @property
     def stays_on_device(self) -> bool:
         """Whether the feed's inputs are made on the device, so that a whole step can be captured and replayed."""
-        ...
 
     def describe(self) -> list[str]:
         """Lines for the user before training starts: what was found, what will be trained."""
-        ...
 
     def fingerprint(self) -> dict[str, Any]:
         """JSON-ready identity of the data; resuming with another one is refused."""
-        ...
 
     def files(self) -> dict[str, str]:
         """Text files that record the data in the run's folder: class names, chosen images."""
-        ...
 
     def build_model(self) -> nn.Module:
         """The model with fresh weights, from torch's global random state, on the CPU."""
-        ...
 
     def training_module(self, model: nn.Module) -> nn.Module:
         """What is called in training: ``model`` itself, or a module around it that gives the loss what it needs."""
-        ...
 
     def feed(self, start_step: int, context: ProcessContext) -> Iterator[list[Inputs]]:
         """Endless: for each step from ``start_step`` on, the inputs of this process's micro-batches.
 
         A pure function of recipe and step: any start, rank, worker count and micro-batch gives the same samples.
         """
-        ...
 
     def prepare(self, inputs: Inputs, step: Tensor, first: int) -> Batch:
         """Augmentation and target making on the device, where ``first`` is the index of its first sample in the batch.
@@ -95,32 +84,24 @@ class Task(Protocol):
         It may be compiled and captured: no host reads, no shapes that depend on values, randomness from ``step``,
         indices and what ``inputs`` carry alone.
         """
-        ...
 
     def loss(self, outputs: Any, batch: Batch) -> Tensor:
         """The mean loss over the micro-batch."""
-        ...
 
     def sample_names(self, step: int) -> list[str]:
         """The samples of the global batch of ``step``, for the report of a bad step."""
-        ...
 
     def problems(self) -> list[str]:
         """What went wrong with the data so far without stopping the run, such as unreadable images."""
-        ...
 
     def evaluate(self, model: nn.Module, split: str, context: ProcessContext) -> Iterable[tuple[str, float]]:
         """Named values of ``model`` on ``val`` or ``test``; every process calls it and gets the same values."""
-        ...
 
     def observe(self, model: nn.Module, context: ProcessContext) -> Iterable[tuple[str, Any]]:
         """Named lists that describe the model's state (gates, nonlocality), logged with each evaluation."""
-        ...
 
     def has_split(self, split: str) -> bool:
         """Whether there is a ``val`` or ``test`` split."""
-        ...
 
     def report_pages(self, model: nn.Module, records: list[dict[str, Any]], context: ProcessContext) -> list[Page]:
         """Sections of the report on the selected model, besides the engine's own curves."""
-        ...

@@ -19,13 +19,19 @@ from nearsight.engine.device import compiles, pick_precision
 from nearsight.engine.distributed import World, is_sharded
 from nearsight.engine.optimizer import ema_weight, learning_rate
 from nearsight.engine.saving import CheckpointSaver
-from nearsight.engine.signals import StopRequest
 from nearsight.engine.state import Clock, Progress, TrainState
 from nearsight.engine.step import StepResult, StepSettings, TrainStep
 from nearsight.engine.task import Inputs, ProcessContext, Task
 from nearsight.randomness import STEP_STREAM, hash32
 from nearsight.recipes.recipe import Recipe
-from nearsight.runs.exits import DataLoadingError, NonFiniteError, OutOfMemoryError, PreemptedError, RunEnded
+from nearsight.runs.exits import (
+    DataLoadingError,
+    NonFiniteError,
+    OutOfMemoryError,
+    PreemptedError,
+    RunEnded,
+    StopRequest,
+)
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import AVERAGE, MODEL, skipped_step
 

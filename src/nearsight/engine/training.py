@@ -9,10 +9,10 @@ from typing import Any
 from nearsight.engine.callbacks import Callback, CallbackList
 from nearsight.engine.device import pick_device, prepare_torch
 from nearsight.engine.distributed import World, is_sharded, join_processes, scatter_model
-from nearsight.engine.signals import stop_on_signals
 from nearsight.engine.task import Task
 from nearsight.engine.trainer import Trainer
 from nearsight.recipes.recipe import Recipe
+from nearsight.runs.exits import stop_on_signals
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.identity import DataRecord, check_run, finished_summary, record_run
 from nearsight.runs.layout import DONE, REPORT
