@@ -58,18 +58,20 @@ class ClassificationTask(DataTask):
             raise ValueError(f"classification needs at least two classes; {recipe.data} has {self.num_classes}")
         self.mixes = recipe.mixes
         self.batch_multiple = math.gcd(recipe.batch, _LARGEST_GROUP) if self.mixes else 1
-        self._mixing = Mixing(
-            mixup=recipe.mixup,
-            cutmix=recipe.cutmix,
-            prob=recipe.mix_probability,
-            switch=recipe.mix_switch,
-            smoothing=recipe.label_smoothing,
-            group=self.batch_multiple,
-        )
         self._teacher = load_teacher(recipe, self.data.classes) if recipe.teacher else None
         self.device = torch.device("cpu")
         self._augment: BatchAugment | None = None
         self._mix: nn.Module | None = None
+        if self.mixes:
+            mixing = Mixing(
+                mixup=recipe.mixup,
+                cutmix=recipe.cutmix,
+                prob=recipe.mix_probability,
+                switch=recipe.mix_switch,
+                smoothing=recipe.label_smoothing,
+                group=self.batch_multiple,
+            )
+            self._mix = BatchMix(mixing, self.num_classes)
         self._pixels: tuple[Tensor, Tensor] | None = None
 
     def describe(self) -> list[str]:
@@ -98,8 +100,8 @@ class ClassificationTask(DataTask):
         recipe = self.recipe
         self.device = device
         self._augment = self.data.augmentation().to(device)
-        if self.mixes:
-            self._mix = BatchMix(self._mixing, self.num_classes).to(device)
+        if self._mix is not None:
+            self._mix.to(device)
         if compiles(recipe, device):
             self._augment.compile(dynamic=False)  # hundreds of small operations become a few
             if self._mix is not None:
