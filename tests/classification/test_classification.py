@@ -11,20 +11,24 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from pictures import image_recipe, make_folder
 from PIL import Image
 from toy import toy_recipe
 
+from nearsight.acceleration import accelerate
 from nearsight.classification import PredictOptions
 from nearsight.classification import report as image_report
-from nearsight.classification.distillation import Renormalised
+from nearsight.classification.distillation import BothHeads, Renormalised
 from nearsight.classification.task import ClassificationTask, validation_warning
 from nearsight.classification.use import Classifier, evaluate
 from nearsight.datasets.labelled import subset
 from nearsight.datasets.sources import open_data
+from nearsight.engine.distributed import shard
 from nearsight.engine.task import ProcessContext
 from nearsight.engine.training import train
 from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD
+from nearsight.models import create_model
 from nearsight.recipes.files import apply_changes, freeze, named_recipe
 from nearsight.reports.compare import Setting, compare_runs, comparison_plot, describe_setting, welch_p
 from nearsight.runs.folder import RunFolder
@@ -446,3 +450,20 @@ def test_welchs_p():
     assert welch_p(first, second) == pytest.approx(expected, rel=1e-9)
     assert welch_p([1.0], [2.0, 3.0]) is None
     assert welch_p([1.0, 1.0], [2.0, 2.0]) is None
+
+
+def test_both_heads_of_a_sharded_model_can_be_called(tmp_path):
+    """One process is enough to have parameters of FSDP2's own kind."""
+    model = create_model("convit_tiny_distilled", img_size=32, patch_size=8, width=48, depth=3, num_gated_blocks=2)
+    images = torch.randn(2, 3, 32, 32)
+    expected = model.forward_distilled(images)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1)
+    try:
+        shard(accelerate(model))
+        found = BothHeads(model)(images)
+        torch.testing.assert_close(found, expected)
+        sum(logits.sum() for logits in found).backward()
+        assert all(parameter.grad is not None for parameter in model.parameters() if parameter.requires_grad)
+        torch.testing.assert_close(model.eval()(images), (expected[0] + expected[1]) / 2)
+    finally:
+        dist.destroy_process_group()

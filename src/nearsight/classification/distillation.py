@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.nn import functional as F
 
 from nearsight.acceleration import accelerate
@@ -77,6 +78,7 @@ class BothHeads(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        register_fsdp_forward_method(model, "forward_distilled")  # or a sharded model's outermost weights stay apart
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         return self.model.forward_distilled(images)  # type: ignore[operator]
