@@ -28,6 +28,7 @@ def _snapshot(run):
     [
         ({"model_options": {"width": 12}}, "model_options was {} and is now {'width': 12}"),
         ({"data": "other"}, "the data changed since the run was started on toy: other has other images"),
+        ({"data": "other", "fraction": 0.5}, "another experiment: fraction was 1.0 and is now 0.5"),
         ({"batch": 32}, "batch was 16 and is now 32"),
         ({"lr": 0.02}, "lr was 0.01 and is now 0.02. Add --override"),
     ],

@@ -47,6 +47,8 @@ def check_run(run: RunFolder, recipe: Recipe, data: DataRecord, *, total_steps: 
     if identity is not None:
         changed = [name for name, value in data.fingerprint.items() if identity.get(name) != value]
         if changed:
+            # Another fraction, split or seed takes other images; where settings differ, they are the reason.
+            check_same_experiment(old.with_changes(data=recipe.data), recipe, override=True)
             raise ValueError(
                 f"the data changed since the run was started on {old.data}: {recipe.data} has other images or labels "
                 f"in {', '.join(changed)}. Start a new run, with another --run"
