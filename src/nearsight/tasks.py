@@ -72,26 +72,36 @@ class InspectedRun(Protocol):
         `box`."""
 
 
+@dataclass(frozen=True)
+class NoOptions:
+    """Of a verb that has no options of its own for a task."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskKind:
-    """A task as the verbs know it. Options are dataclasses whose fields `recipes.fields.option` made."""
+    """A task as the verbs know it. Options are dataclasses whose fields `recipes.fields.option` made.
+
+    Its functions import torch when they are called, and it is made without.
+    """
 
     name: str
     help: str
     """The data, and what learns from it."""
     recipe: type
     recipes: Mapping[str, Any]
+    """Named recipes, by names that no other task uses."""
     default_recipe: str
     selection: str
     """The evaluated value, larger is better, that decides which weights are kept."""
-    eval_options: type
-    predict_options: type
+    eval_options: type = NoOptions
+    predict_options: type = NoOptions
     models: Callable[[], Sequence[str]]
     """Names of the models that can be trained for it, besides timm's."""
     recognises: Callable[[str], bool]
-    """Whether a data source is for this task; cheap, and False for what is not there."""
+    """Whether a data source is for this task; cheap, and False for what is not there. Later tasks are asked first."""
     open_task: Callable[..., Any]
-    """(recipe, *, fit_batch=False) → engine.task.Task; its `recipe` is the one that is used."""
+    """(recipe, *, fit_batch=False) → engine.task.Task; its `recipe` is the one that is used, with the batch that
+    `engine.data.check_batch` allows."""
     complete_recipe: Callable[..., Any] = lambda recipe, run: recipe
     """(recipe, run folder) → the recipe with what it takes from the run it starts from, or has on record."""
     evaluate: Callable[..., Evaluation]

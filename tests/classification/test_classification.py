@@ -20,6 +20,7 @@ from nearsight.acceleration import accelerate
 from nearsight.classification import PredictOptions
 from nearsight.classification import report as image_report
 from nearsight.classification.distillation import BothHeads, Renormalised
+from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.classification.task import ClassificationTask, validation_warning
 from nearsight.classification.use import Classifier, evaluate
 from nearsight.datasets.labelled import subset
@@ -43,7 +44,7 @@ def folder(tmp_path_factory):
 
 
 def _recipe(folder, /, **changes):
-    return apply_changes(toy_recipe(), image_recipe(folder, **changes), where="test")
+    return apply_changes(toy_recipe(ClassificationRecipe), image_recipe(folder, **changes), where="test")
 
 
 @pytest.fixture(scope="module")

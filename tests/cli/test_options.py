@@ -7,7 +7,7 @@ import pytest
 from cyclopts import CycloptsError
 from verbs import nearsight
 
-from nearsight.cli.options import read_words
+from nearsight.cli.options import option_class, read_words
 from nearsight.tasks import task_kind, task_names
 
 
@@ -162,3 +162,10 @@ def test_resume_shows_what_the_run_has(tmp_path, monkeypatch, capsys):
     (tmp_path / "config.yaml").write_text(json.dumps({"data": "x", "lr": 0.0123}))
     nearsight("resume", tmp_path, "--help")
     assert any("--lr " in line and "[default: 0.0123]" in line for line in capsys.readouterr().out.splitlines())
+
+
+def test_two_tasks_may_have_an_option_of_the_same_name():
+    kind = task_kind("detection").predict_options
+    other = dataclasses.make_dataclass("Other", [("out", str, dataclasses.fields(kind)[0])])
+    options = option_class((kind, kind()), (other, None))
+    assert [field.name for field in dataclasses.fields(options)] == ["out", "min_score"]

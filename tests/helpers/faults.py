@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
-from toy import ToyTask, toy_recipe
+from toy import KIND, ToyTask, toy_recipe
 
+from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.classification.task import ClassificationTask
 from nearsight.engine import trainer as engine
 from nearsight.engine.training import train
@@ -24,6 +25,9 @@ from nearsight.recipes.files import apply_changes
 from nearsight.runs import atomic_files, checkpoint
 from nearsight.runs.exits import reported
 from nearsight.runs.folder import RunFolder
+from nearsight.tasks import register
+
+register(KIND)
 
 
 class Printer:
@@ -42,7 +46,9 @@ class Printer:
 
 def run(spec: dict) -> None:
     os.environ.update(spec.get("environment", {}))
-    recipe = apply_changes(toy_recipe(), spec.get("recipe", {}), where="spec")
+    toy = spec.get("task", "toy") == "toy"
+    recipe = toy_recipe() if toy else toy_recipe(ClassificationRecipe)
+    recipe = apply_changes(recipe, spec.get("recipe", {}), where="spec")
     with reported():
         _limit_files(spec.get("largest_file"))
         _kill_in_checkpoint(spec.get("kill_at"))
@@ -53,7 +59,7 @@ def run(spec: dict) -> None:
         train(
             recipe,
             RunFolder(spec["run"]),
-            open_task=FaultyToy if spec.get("task", "toy") == "toy" else ClassificationTask,
+            open_task=FaultyToy if toy else ClassificationTask,
             callbacks=lambda _: [Printer()],
             override=spec.get("override", False),
         )

@@ -3,16 +3,27 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.engine.task import Batch
 from nearsight.images.epochs import epoch_order
+from nearsight.recipes.recipe import R, Recipe
 from nearsight.reports.page import Page
+from nearsight.tasks import TaskKind
 
 _COUNT, _FEATURES = 96, 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToyRecipe(Recipe):
+    """What every recipe has."""
+
+    task: ClassVar[str] = "toy"
 
 
 class ToyTask:
@@ -22,7 +33,7 @@ class ToyTask:
     selection = "score"
     stays_on_device = True
 
-    def __init__(self, recipe: ClassificationRecipe, *, fit_batch: bool = False) -> None:
+    def __init__(self, recipe: ToyRecipe, *, fit_batch: bool = False) -> None:
         self.recipe = recipe
         generator = torch.Generator().manual_seed(7)
         self.points = torch.randn(_COUNT, _FEATURES, generator=generator)
@@ -93,8 +104,8 @@ class ToyTask:
         return []
 
 
-def toy_recipe(**changes) -> ClassificationRecipe:
-    """200 steps, a line each, a checkpoint every 20."""
+def toy_recipe(kind: type[R] = ToyRecipe, **changes) -> R:
+    """200 steps of the toy, a line each, a checkpoint every 20; of another task, a recipe with the same settings."""
     settings = {
         "data": "toy",
         "model": "toy",
@@ -105,8 +116,6 @@ def toy_recipe(**changes) -> ClassificationRecipe:
         "lr_batch": 0,
         "ema": 0.9,
         "drop_path": 0.2,
-        "mixup": 0.0,
-        "cutmix": 0.0,
         "log_every": 1,
         "eval_every": 5.0,
         "save_every": 20,
@@ -114,4 +123,20 @@ def toy_recipe(**changes) -> ClassificationRecipe:
         "report": False,
         "compile": "off",
     }
-    return ClassificationRecipe(**{**settings, **changes})
+    return kind(**{**settings, **changes})
+
+
+KIND = TaskKind(
+    name="toy",
+    help="a few hundred numbers",
+    recipe=ToyRecipe,
+    recipes={"toy": toy_recipe()},
+    default_recipe="toy",
+    selection=ToyTask.selection,
+    models=lambda: ["toy"],
+    recognises=lambda source: source == "toy",
+    open_task=ToyTask,
+    evaluate=NotImplemented,
+    load=NotImplemented,
+)
+"""Registered by the processes that train it, so that they can read its runs."""

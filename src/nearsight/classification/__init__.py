@@ -10,11 +10,6 @@ from nearsight.tasks import TaskKind, imported
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalOptions:
-    """Classification has none of its own."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class PredictOptions:
     """What a classifier says of each picture."""
 
@@ -37,7 +32,6 @@ KIND = TaskKind(
     recipes=CLASSIFICATION_RECIPES,
     default_recipe="small",
     selection="top1",
-    eval_options=EvalOptions,
     predict_options=PredictOptions,
     models=_models,
     recognises=lambda source: True,

@@ -10,15 +10,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.models import create_model
 from nearsight.models.registry import arguments_of
+from nearsight.recipes.recipe import Recipe
 from nearsight.tasks import refuse_models_of_others
 from nearsight.weights import CLASSIFIER_HEADS, load_weights, read_weights, require_network
 
 
-def build_classifier(recipe: ClassificationRecipe, num_classes: int) -> nn.Module:
-    """The recipe's model with fresh weights, or with those of ``init_from``."""
+def build_classifier(recipe: Recipe, num_classes: int) -> nn.Module:
+    """The recipe's model with fresh weights, or with those of ``init_from``.
+
+    It has ``num_classes`` outputs; what they mean is the task's.
+    """
     model = _fresh(recipe, num_classes)
     if recipe.init_from:
         require_network(recipe.init_from, recipe.model, recipe.model, "use --model {}")
@@ -26,7 +29,7 @@ def build_classifier(recipe: ClassificationRecipe, num_classes: int) -> nn.Modul
     return model
 
 
-def _fresh(recipe: ClassificationRecipe, num_classes: int) -> nn.Module:
+def _fresh(recipe: Recipe, num_classes: int) -> nn.Module:
     refuse_models_of_others(recipe.task, recipe.model)
     stated = {"num_classes": num_classes, **recipe.stated_options}
     optional = {"img_size": recipe.image_size, "drop_path_rate": recipe.drop_path}
@@ -37,7 +40,7 @@ def _fresh(recipe: ClassificationRecipe, num_classes: int) -> nn.Module:
     return create_model(recipe.model, **{**optional, **stated})
 
 
-def _timm_classifier(recipe: ClassificationRecipe, stated: dict[str, Any], optional: dict[str, Any]) -> nn.Module:
+def _timm_classifier(recipe: Recipe, stated: dict[str, Any], optional: dict[str, Any]) -> nn.Module:
     """A model of timm that takes the recipe's images, with those optional arguments that its class knows."""
     name = recipe.model.removeprefix("timm:")
     known = _timm_arguments(name, stated)

@@ -57,7 +57,8 @@ class ClassificationTask(DataTask):
         if self.num_classes < 2:
             raise ValueError(f"classification needs at least two classes; {recipe.data} has {self.num_classes}")
         self.mixes = recipe.mixes
-        self.batch_multiple = math.gcd(recipe.batch, _LARGEST_GROUP) if self.mixes else 1
+        if self.mixes:
+            self.batch_multiple = math.gcd(recipe.batch, _LARGEST_GROUP)
         self._teacher = load_teacher(recipe, self.data.classes) if recipe.teacher else None
         self.device = torch.device("cpu")
         self._augment: BatchAugment | None = None
@@ -90,11 +91,11 @@ class ClassificationTask(DataTask):
     def training_module(self, model: nn.Module) -> nn.Module:
         if self.recipe.teacher and getattr(model, "distilled", False):
             return BothHeads(model)
-        return model
+        return super().training_module(model)
 
     def feed(self, start_step: int, context: ProcessContext) -> Iterator[list[Inputs]]:
         self._move_to(context.device)
-        return self.data.training_batches(start_step, context)
+        return super().feed(start_step, context)
 
     def _move_to(self, device: torch.device) -> None:
         recipe = self.recipe

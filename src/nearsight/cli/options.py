@@ -180,9 +180,13 @@ def option_class(*sources: tuple[type, Any]) -> Any:
     """A parameter type with an option for every field of the (dataclass, instance) pairs.
 
     Each option that is not given is None; help shows the value that the field has in the instance, if there is one.
+    Of fields of the same name the first one counts.
     """
-    options = [_option(field, owner, values) for owner, values in sources for field in _fields(owner)]
-    made = dataclasses.make_dataclass("Options", options, kw_only=True)
+    options: dict[str, tuple[str, Any, Any]] = {}
+    for owner, values in sources:
+        for field in _fields(owner):
+            options.setdefault(field.name, _option(field, owner, values))
+    made = dataclasses.make_dataclass("Options", options.values(), kw_only=True)
     made.__module__ = __name__  # made dynamically, it claims to be a built-in type, which cyclopts does not unfold
     return made
 

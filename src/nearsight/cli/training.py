@@ -34,10 +34,10 @@ def train(*words: Raw) -> int:
     """Find the task in what was typed, and train with its options."""
     read = read_words(words)
     kind = _kind_to_train(read)
-    others = [other.name for other in all_kinds() if other is not kind]
+    others = [f"`nearsight train --task {other.name} --help`" for other in all_kinds() if other is not kind]
     help = _TRAIN.format(recipe=kind.default_recipe)
     if not read.positional:
-        help += f"\nThese are the options for {kind.name}; `nearsight train --task {others[0]} --help` shows others."
+        help += f"\nThese are the options for {kind.name}; {' or '.join(others)} shows others."
     shown = [kind.recipes[kind.default_recipe]]
     return call_verb("train", "DATA", _train_verb(kind, read), read, [kind], "recipe", shown, help)
 
@@ -115,7 +115,7 @@ def _train_verb(kind: TaskKind, words: Words) -> Any:
         config
             YAML file with any of the fields below.
         task
-            classification or detection; by default what suits DATA.
+            Name of the task, such as detection; by default what suits DATA.
         run
             Folder of the run; by default a new one under runs/.
         """

@@ -34,9 +34,11 @@ def evaluate(*words: Raw) -> int:
         Parameters
         ----------
         data
-            Another source of images with the same classes, of which nothing is set aside; the run's own by default.
+            Another source of such images (of the same classes), of which nothing is set aside; the run's own by
+            default.
         split
-            train, val or test; by default test (classification) or val (detection) where there is one.
+            train, val or test; by default the one that the task reports: test (classification) or val (detection)
+            where there is one.
         """
         from nearsight.runs.exits import reported
 

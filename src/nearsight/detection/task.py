@@ -28,7 +28,6 @@ class DetectionTask(DataTask):
 
     selection = "mAP"
     data: DetectionData
-    batch_multiple = 1
 
     def __init__(self, recipe: DetectionRecipe, *, fit_batch: bool = False) -> None:
         splits = open_splits(recipe)
@@ -44,12 +43,9 @@ class DetectionTask(DataTask):
     def build_model(self) -> nn.Module:
         return build_detector(self.recipe, self.num_classes)
 
-    def training_module(self, model: nn.Module) -> nn.Module:
-        return model
-
     def feed(self, start_step: int, context: ProcessContext) -> Iterator[list[Inputs]]:
         self.data.load(context.device)
-        return self.data.training_batches(start_step, context)
+        return super().feed(start_step, context)
 
     def prepare(self, inputs: Inputs, step: Tensor, first: int) -> Batch:
         return self.data.prepare(inputs)
@@ -82,9 +78,6 @@ class DetectionTask(DataTask):
             views = [self.data.eval_view(split, index) for index in indices]
             sizes = [(int(images.sizes[index, 0]), int(images.sizes[index, 1])) for index in indices]
             yield from zip(indices, found_in(outputs, views, sizes), strict=True)
-
-    def observe(self, model: nn.Module, context: ProcessContext) -> Iterable[tuple[str, Any]]:
-        return ()
 
     def report_pages(self, model: nn.Module, records: list[dict[str, Any]], context: ProcessContext) -> list[Page]:
         from nearsight.detection.report import detection_pages

@@ -9,17 +9,18 @@ import itertools
 import signal
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Generic, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from nearsight.engine.distributed import World
 from nearsight.engine.task import Inputs, ProcessContext
 from nearsight.images.epochs import BatchStream, EpochOrder, MakeBatch, epoch_order
 from nearsight.images.imageset import BadImageLog, Images, Splits, TooManyBadImages
 from nearsight.recipes.recipe import R, Recipe
+from nearsight.reports.page import Page
 from nearsight.runs.exits import DataLoadingError
 
 _LARGEST_RESIDENT = 2 * 2**30  # bytes of images that are kept on the device without being asked
@@ -75,7 +76,10 @@ class TaskData(ABC, Generic[Images]):
 
     @abstractmethod
     def epoch(self, order: EpochOrder, parts: list[slice], context: ProcessContext) -> Iterator[Inputs]:
-        """The inputs of each part of the order."""
+        """The inputs of each part of the order: tensors of one row per sample, which are cut into micro-batches.
+
+        Taken from the device where `resident`, else read by `stream`.
+        """
 
     @abstractmethod
     def eval_batches(self, split: str, context: ProcessContext) -> Iterator[EvalBatch]:
@@ -84,6 +88,8 @@ class TaskData(ABC, Generic[Images]):
     def stream(
         self, make: MakeBatch, split: str, order: EpochOrder, parts: list[slice], context: ProcessContext
     ) -> BatchStream:
+        """Batches that workers make of parts of an order. In place of an image that cannot be read, `make` takes one
+        that `images.imageset.read_or_replace` chooses."""
         return BatchStream(
             make,
             order,
@@ -95,9 +101,14 @@ class TaskData(ABC, Generic[Images]):
 
 
 class DataTask:
-    """What tasks on sets of images have in common: the part of the Task protocol that their data answers."""
+    """What tasks on sets of images have in common: the part of the Task protocol that their data answers.
+
+    A subclass has `recipe`, `data`, `selection`, `build_model`, `prepare`, `loss` and `evaluate`. The last methods here
+    are what most tasks do, and some do more.
+    """
 
     data: TaskData[Any]
+    batch_multiple = 1
 
     @property
     def steps_per_epoch(self) -> int:
@@ -132,6 +143,21 @@ class DataTask:
 
     def has_split(self, split: str) -> bool:
         return split in self.data.splits.named
+
+    def files(self) -> dict[str, str]:
+        return {}
+
+    def training_module(self, model: nn.Module) -> nn.Module:
+        return model
+
+    def feed(self, start_step: int, context: ProcessContext) -> Iterator[list[Inputs]]:
+        return self.data.training_batches(start_step, context)
+
+    def observe(self, model: nn.Module, context: ProcessContext) -> Iterable[tuple[str, Any]]:
+        return ()
+
+    def report_pages(self, model: nn.Module, records: list[dict[str, Any]], context: ProcessContext) -> list[Page]:
+        return []
 
 
 @contextmanager

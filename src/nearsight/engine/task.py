@@ -76,6 +76,7 @@ class Task(Protocol):
         """Endless: for each step from ``start_step`` on, the inputs of this process's micro-batches.
 
         A pure function of recipe and step: any start, rank, worker count and micro-batch gives the same samples.
+        Called before the first ``prepare``: the place to bring what that needs to ``context.device``.
         """
 
     def prepare(self, inputs: Inputs, step: Tensor, first: int) -> Batch:
@@ -95,7 +96,11 @@ class Task(Protocol):
         """What went wrong with the data so far without stopping the run, such as unreadable images."""
 
     def evaluate(self, model: nn.Module, split: str, context: ProcessContext) -> Iterable[tuple[str, float]]:
-        """Named values of ``model`` on ``val`` or ``test``; every process calls it and gets the same values."""
+        """Named values of ``model`` on ``val`` or ``test``; one called ``loss`` is drawn beside the training loss.
+
+        Every process calls it with its share of the split, and gets the same values: ``World.sum`` adds up what each
+        has counted. It leaves the model in evaluation mode.
+        """
 
     def observe(self, model: nn.Module, context: ProcessContext) -> Iterable[tuple[str, Any]]:
         """Named lists that describe the model's state (gates, nonlocality), logged with each evaluation."""
@@ -104,4 +109,7 @@ class Task(Protocol):
         """Whether there is a ``val`` or ``test`` split."""
 
     def report_pages(self, model: nn.Module, records: list[dict[str, Any]], context: ProcessContext) -> list[Page]:
-        """Sections of the report on the selected model, besides the engine's own curves."""
+        """Sections of the report on the selected model, besides the engine's own curves.
+
+        Called in the main process alone: to see a whole split it needs a context of a single process.
+        """

@@ -157,7 +157,11 @@ class MachineFields:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe(MachineFields, RunFields, OptimFields, AugmentFields, ModelFields, DataFields):
-    """What the recipes of all tasks share. Defaults are DeiT's for ImageNet as ConViT used them."""
+    """What the recipes of all tasks share. Defaults are DeiT's for ImageNet as ConViT used them.
+
+    The engine follows the fields of optimisation, run and machine. A task follows those of data, model and
+    augmentation; `engine.data.TaskData` follows `repeats`, `resident`, `workers` and `bad_images` for it.
+    """
 
     task: ClassVar[str] = ""
     """Name of the task whose recipe a subclass is."""

@@ -1,0 +1,67 @@
+"""Using a finished run: its measures on some data, its predictions for some pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from nearsight.engine.device import pick_device, pick_precision
+from nearsight.engine.task import ProcessContext
+from nearsight.images.decode import picture_files, read_pictures
+from nearsight.images.imageset import Splits
+from nearsight.images.transforms import BatchEval, EvalTransform
+from nearsight.runs.folder import RunFolder
+from nearsight.tasks import Evaluation, Prediction
+from nearsight.weights import trained_model
+from regression.data import ValuedImages, open_splits, read_rows
+from regression.recipe import RegressionRecipe
+from regression.task import RegressionTask, build_model
+
+
+def run_recipe(folder: RunFolder) -> RegressionRecipe:
+    """The run's recipe; it has weights of its own, and no longer needs those that it started from."""
+    return folder.recipe(RegressionRecipe).with_changes(init_from="")
+
+
+def evaluate(
+    run: str | Path, data: str = "", *, split: str = "", device: str = "auto", options: object = None
+) -> Evaluation:
+    """Measure a run's selected weights on val, or train, of its own data, or on all pictures of `data`."""
+    folder = RunFolder(run)
+    recipe = run_recipe(folder)
+    if data:
+        every = ValuedImages(Path(data), read_rows(data))
+        splits = Splits(every, every, None, f"{data}: {len(every)} pictures with a number")
+    else:
+        splits = open_splits(recipe)
+    task, split, place = RegressionTask(recipe, splits), split or "val", pick_device(device)
+    model = trained_model(task.build_model(), folder, place)
+    values = dict(task.evaluate(model, split, ProcessContext(place, precision=pick_precision("auto", place))))
+    return Evaluation(splits.origin, split, values, tuple(task.problems()))
+
+
+class Regressor:
+    """The selected weights of a run, ready to look at pictures."""
+
+    notes = ()
+
+    def __init__(self, run: str | Path, device: str = "auto") -> None:
+        folder = RunFolder(run)
+        recipe = run_recipe(folder)
+        self.scale, self.device = recipe.value_scale, pick_device(device)
+        self.model = trained_model(build_model(recipe), folder, self.device)
+        self.fit = EvalTransform(recipe.image_size, crop_ratio=1.0)
+        self.normalise = BatchEval(recipe.image_size).to(self.device)
+
+    def predict(self, pictures: Sequence[str | Path], options: object) -> Iterator[Prediction]:
+        for file, image, problem in read_pictures(picture_files(pictures)):
+            value = None if image is None else self._value(image)
+            words = f"unreadable: {problem}" if value is None else f"{value:.4g}"
+            yield Prediction(str(file), words, {"name": str(file), "value": value, "problem": problem or None}, problem)
+
+    @torch.no_grad()
+    def _value(self, image: np.ndarray) -> float:
+        return self.model(self.normalise(self.fit(image)[None].to(self.device))).item() * self.scale
