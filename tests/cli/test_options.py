@@ -148,6 +148,15 @@ def test_options_of_another_task_are_refused_by_name(tmp_path):
         nearsight("eval", tmp_path, "--results", "x.json")
 
 
+def test_data_of_another_task_than_the_run_s_is_refused_by_name(tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("task: classification\n")
+    with pytest.raises(ValueError, match=r"bccd is for detection, the run [^ ]* for classification; choose another"):
+        nearsight("train", "bccd", "--run", tmp_path)
+    with pytest.raises(SystemExit):
+        nearsight("eval", tmp_path, "bccd")
+    assert f"bccd is for detection, and {tmp_path} is a run of classification" in capsys.readouterr().err
+
+
 def test_help_of_eval_and_predict_without_a_run_shows_every_task(capsys):
     nearsight("predict", "--help")
     printed = capsys.readouterr().out

@@ -268,3 +268,8 @@ def test_one_graph_without_breaks_gives_the_eager_result(images):
 def test_generated_code_gives_the_eager_result(images):
     module, keys = BatchAugment(EVERYTHING), sample_keys(0, 0, torch.arange(8))
     assert torch.allclose(torch.compile(module, fullgraph=True)(images, keys), module(images, keys), atol=1e-5)
+
+
+def test_a_crop_of_no_known_kind_is_refused():
+    with pytest.raises(ValueError, match="crop must be resized, pad or none, got 'centre'"):
+        Augment(size=8, crop="centre")  # type: ignore[arg-type]

@@ -69,17 +69,19 @@ def _kind_to_train(words: Words) -> TaskKind:
         return task_kind(str(task))
     recipe = words.values.get("recipe") or stated.get("recipe")
     suited = task_of_data(words.positional or str(stated.get("data", "")))
+
+    def unless_for_another(kind: TaskKind, named: str, remedy: str) -> TaskKind:
+        if suited.name in (kind.name, task_names()[0]):
+            return kind
+        raise ValueError(f"{words.positional} is for {suited.name}, {named} for {kind.name}; {remedy}")
+
     for kind in all_kinds():
         if recipe in kind.recipes:
-            if suited.name not in (kind.name, task_names()[0]):
-                raise ValueError(
-                    f"{words.positional} is for {suited.name}, recipe {recipe} for {kind.name}; leave the recipe out, "
-                    f"or take {' or '.join(suited.recipes)}"
-                )
-            return kind
+            remedy = f"leave the recipe out, or take {' or '.join(suited.recipes)}"
+            return unless_for_another(kind, f"recipe {recipe}", remedy)
     run = words.values.get("run")
     if run and (Path(run) / CONFIG).is_file():
-        return task_kind(_recipe_of_run(run).task)
+        return unless_for_another(task_kind(_recipe_of_run(run).task), f"the run {run}", "choose another --run")
     return suited
 
 

@@ -10,7 +10,7 @@ from nearsight.cli.options import Device, Json, Run, Words, all_kinds, call_verb
 from nearsight.cli.verbs import Raw
 from nearsight.reports.words import measured
 from nearsight.runs.metrics_log import json_line
-from nearsight.tasks import Evaluation, Prediction, TaskKind, task_kind
+from nearsight.tasks import Evaluation, Prediction, TaskKind, task_kind, task_names, task_of_data
 from nearsight.text import LONGEST_PATH, printable
 
 
@@ -44,6 +44,9 @@ def evaluate(*words: Raw) -> int:
 
         with reported():
             chosen = kinds[0].eval_options(**given_options(options))
+            suited = task_of_data(data) if data else kinds[0]
+            if suited.name not in (kinds[0].name, task_names()[0]):
+                raise ValueError(f"{data} is for {suited.name}, and {run} is a run of {kinds[0].name}")
             found = kinds[0].evaluate(run, data, split=split, device=device, options=chosen)
         print_evaluation(found, as_json=json)
         return 0

@@ -61,6 +61,10 @@ class Augment:
     std: tuple[float, float, float] = IMAGENET_STD
     """Divided by per channel."""
 
+    def __post_init__(self) -> None:
+        if self.crop not in ("resized", "pad", "none"):
+            raise ValueError(f"crop must be resized, pad or none, got {self.crop!r}")
+
 
 class TrainCrop:
     """The training crop by torchvision, seeded by the sample's key; BatchAugment does the rest (`cropped=True`)."""
