@@ -1,4 +1,4 @@
-"""The architecture page tells the way of one picture, file by file: each file that it names takes part in training."""
+"""The architecture page tells the path of one picture, file by file: each file that it names takes part in training."""
 
 import json
 import re
@@ -36,7 +36,7 @@ finally:
 
 def files_on_the_way() -> list[str]:
     page = (ROOT / "docs" / "architecture.md").read_text()
-    section = page[page.index("## The way of one picture") : page.index("`nearsight predict RUN picture.jpg`")]
+    section = page[page.index("## The path of one picture") : page.index("`nearsight predict RUN picture.jpg`")]
     return re.findall(r"`([a-z_/]+\.py)`", section)
 
 

@@ -2,7 +2,7 @@
 
 `accelerate(model)` gives layers of this package another class with the same parameters and the same equation;
 `restore(model)` gives them their own class back. Only layers of exactly our types are changed, and a fast form calls
-the plain one where more than its equation may be wanted: a hook, an adapter, a replaced part, a graph that is exported.
+the plain one where a module does more than its equation (a hook, an adapter, a replaced part) or a graph is exported.
 Accelerate before sharding or wrapping a model; restore before tools that look for exactly `nn.Linear`.
 """
 
@@ -32,10 +32,10 @@ from .nn.positional import _GridAttention
 Model = TypeVar("Model", bound=nn.Module)
 
 
-def _is_watched(*modules: nn.Module) -> bool:
-    """Whether somebody may see, or change, what goes on in one of these or inside it.
+def _is_changed(*modules: nn.Module) -> bool:
+    """Whether one of these modules, or a submodule, has hooks or a `forward` set on the instance.
 
-    By hooks, or by a `forward` of a module's own, as adapters and offloading give it.
+    Adapters and offloading do the latter.
     """
     parts = (part for module in modules for part in module.modules())
     return any(has_hooks(part) or "forward" in part.__dict__ for part in parts)
@@ -43,7 +43,7 @@ def _is_watched(*modules: nn.Module) -> bool:
 
 def _is_untouched(module: nn.Module, *kinds: type[nn.Module]) -> bool:
     """Whether calling the module computes its equation and nothing else."""
-    return type(module) in kinds and not _is_watched(module)
+    return type(module) in kinds and not _is_changed(module)
 
 
 class FastLinear(nn.Linear):
@@ -73,7 +73,7 @@ class FastFeedForward(FeedForward):
 
 
 class FastSelfAttention(SelfAttention):
-    """Can answer for the first tokens alone."""
+    """Can compute the first tokens of its output alone."""
 
     def of_first(self, x: Tensor, num_tokens: int) -> Tensor:
         """What `forward` makes of the first tokens, which attend to all."""
@@ -142,9 +142,9 @@ class FastPatchEmbed(PatchEmbed):
 class FastVisionTransformer(VisionTransformer):
     """In the last block only the tokens that the heads use attend and are fed forward.
 
-    A sixteenth less arithmetic in twelve blocks. All tokens go through it where patches are averaged, where somebody
-    may see them (hooks, which FSDP2 has as well) or has changed the block, and on the meta device, which counts what
-    the papers count.
+    A sixteenth less arithmetic in twelve blocks. All tokens go through it where patches are averaged, where the block
+    has hooks (FSDP2 installs some too) or replaced parts, and on the meta device, where operations are counted as the
+    papers count them.
     """
 
     def forward(self, images: Tensor, need_weights: bool = False):
@@ -160,7 +160,7 @@ class FastVisionTransformer(VisionTransformer):
         last = self.blocks[-1]
         if type(last) is not Block or type(last.attn) is not FastSelfAttention:
             return self.forward_features(images)
-        if self.pool == "mean" or images.is_meta or _is_watched(last, self.norm):
+        if self.pool == "mean" or images.is_meta or _is_changed(last, self.norm):
             return self.forward_features(images)
         x, grid_size = self.embed(images)
         before = len(self.blocks) - 1

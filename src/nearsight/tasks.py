@@ -20,7 +20,7 @@ TASKS = ("classification", "detection")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Values of a run's selected weights, the data they were measured on, and what there is to say about that."""
+    """Values of a run's selected weights, the data they were measured on, and notes about that for the user."""
 
     origin: str
     split: str
@@ -31,7 +31,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a run says of one picture: in words, and as a JSON record; or why it could not be read."""
+    """The prediction for one picture, as text and as a JSON record; or why it could not be read."""
 
     name: str
     words: str
@@ -40,14 +40,14 @@ class Prediction:
 
 
 class Predictor(Protocol):
-    """A run's selected weights, ready to look at pictures."""
+    """A run's selected weights, ready to predict."""
 
     def predict(self, pictures: Sequence[str | Path], options: Any) -> Iterator[Prediction]:
         """One by one, in the order given; folders stand for the pictures in them. Options are the kind's."""
 
     @property
     def notes(self) -> Sequence[str]:
-        """What there is to say after the last prediction, such as which files were written."""
+        """Lines for the user after the last prediction, such as which files were written."""
 
 
 class InspectedRun(Protocol):
@@ -65,16 +65,16 @@ class InspectedRun(Protocol):
         """The set it was validated on; its `fingerprint()` tells whether that has changed."""
 
     def in_turn(self, images: Any) -> Iterator[tuple[str, Any]]:
-        """(name, uint8 [H, W, 3]) of those that can be read, in an order that soon shows all kinds."""
+        """(name, uint8 [H, W, 3]) of those that can be read, so ordered that the first few differ."""
 
     def predictions(self, outputs: Any, size: tuple[int, int]) -> list[dict[str, Any]]:
-        """What the model's outputs say of one picture of this (height, width): `label`, `probability`, and perhaps
+        """The model's outputs for one picture of this (height, width) as records: `label`, `probability`, and perhaps
         `box`."""
 
 
 @dataclass(frozen=True)
 class NoOptions:
-    """Of a verb that has no options of its own for a task."""
+    """For a verb without options of its own for a task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class TaskKind:
 
     name: str
     help: str
-    """The data, and what learns from it."""
+    """The data, and the model that is trained on it, in a few words."""
     recipe: type
     recipes: Mapping[str, Any]
     """Named recipes, by names that no other task uses."""
@@ -113,7 +113,7 @@ class TaskKind:
 
 
 def imported(place: str) -> Callable[..., Any]:
-    """What "module:name" stands for, imported when it is called, so that naming a task imports no torch."""
+    """The function or class at "module:name", imported when it is called, so that naming a task imports no torch."""
 
     def call(*arguments: Any, **named: Any) -> Any:
         module, name = place.split(":")
@@ -152,7 +152,7 @@ def task_of_data(source: str) -> TaskKind:
 
 
 def refuse_models_of_others(task: str, model: str) -> None:
-    """Whether a model is for another task than this."""
+    """Raise a ValueError if the model is for another task than this."""
     for other in task_names():
         if other != task and model in task_kind(other).models() and model not in task_kind(task).models():
             raise ValueError(f"{model} is a model for {other}, not for {task}; `nearsight models` lists both")

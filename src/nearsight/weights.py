@@ -58,7 +58,7 @@ def load_weights(
 
 
 def trained_model(model: nn.Module, run: RunFolder, device: torch.device) -> nn.Module:
-    """A fresh model of a run with the weights that validation selected, ready to answer."""
+    """A fresh model of a run with the weights that validation selected, in evaluation mode on the device."""
     load_weights(model, run.selected_weights(), str(run.path))
     return accelerate(model).eval().to(device)
 

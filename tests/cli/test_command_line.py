@@ -178,7 +178,7 @@ def test_mistakes_end_with_one_line_and_code_2(here, capsys, words, message):
         assert caught.value.code == 2
         assert printed.count("\n") == 1
         assert message in printed
-    else:  # the front door turns it into the same
+    else:  # the entry point turns it into the same
         assert message in str(caught.value)
     assert not (here / "runs").exists()
 

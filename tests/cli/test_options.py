@@ -45,7 +45,7 @@ def test_numbers_need_no_point_and_may_be_negative():
         (["--model-options", "conv"], r"--model-options 'conv' is no mapping; name an argument of the model, as in "),
         (["--model-options.", "conv"], "the name of an argument is missing"),
         (["--model-options.a..b", "conv"], "the name of an argument is missing"),
-        (["--model-options.a", "1", "--model-options.a.b", "2"], "a was given a value of its own before"),
+        (["--model-options.a", "1", "--model-options.a.b", "2"], "a was given a value already"),
         (
             ["--set", "flip_vertical=0.5"],
             r"--set is gone: every field of .* is an option .*, --flip-vertical 0\.5",

@@ -1,4 +1,4 @@
-"""Image classification, whole: recipe, data, model, loss, report, use."""
+"""Image classification, complete: recipe, data, model, loss, report, use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nearsight.tasks import TaskKind, imported
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
-    """What a classifier says of each picture."""
+    """What is printed for each picture."""
 
     top: int = option(5, "how many classes to show for each picture", low=1)
 

@@ -23,7 +23,7 @@ _EVAL_BATCH = 256
 
 
 def open_splits(recipe: ClassificationRecipe) -> LabelledSplits:
-    """The data source, less what the recipe leaves out."""
+    """Open the data source; keep the `first_classes` and the `fraction` that the recipe names."""
     if not recipe.data:
         raise ValueError("no data was given: name an image folder or a dataset, such as: nearsight train clothing")
     splits = open_data(recipe.data, seed=recipe.data_seed, val_fraction=recipe.val_fraction, download=recipe.download)

@@ -56,7 +56,7 @@ def _taught(run: RunFolder, recipe: ClassificationRecipe, classes: Sequence[str]
 
 
 class Renormalised(nn.Module):
-    """A public model that is given images as ours are normalised, and sees them as its own training had them."""
+    """A public model that takes images with our normalisation and renormalises them as in its own training."""
 
     scale: Tensor
     shift: Tensor

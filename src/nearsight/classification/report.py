@@ -24,8 +24,8 @@ from nearsight.text import one_line
 _WORST, _SHOWN = 18, 3
 CAPTIONS = {
     "Confusion matrix": (
-        "Rows are true classes, columns what the model said. Colour is the share of the row, a number counts images; "
-        "what lies off the diagonal is wrong."
+        "Rows are true classes, columns predicted ones. Colour is the share of the row, numbers count images; "
+        "everything off the diagonal is wrong."
     ),
     "Worst mistakes": (
         "The images whose true class was given the smallest probability: what each is, what it was taken for, and the "

@@ -1,4 +1,4 @@
-"""Using a finished run: its measures on some data, its predictions for some pictures, its model to look into."""
+"""Using a finished run: evaluation on data, predictions for pictures, and the model for `inspect` and `explore`."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _other_task(
 
 
 class Classifier:
-    """The selected weights of a run, ready to look at pictures."""
+    """The selected weights of a run, ready to predict."""
 
     notes: tuple[str, ...] = ()
 
@@ -100,7 +100,7 @@ class Classifier:
         self._normalise = BatchEval(recipe.image_size).to(self.device)
 
     def predict(self, pictures: Sequence[str | Path], options: PredictOptions) -> Iterator[Prediction]:
-        """What the run says of picture files and folders of them, in the order given."""
+        """Predictions for picture files and folders of them, in the order given."""
         read = read_pictures(list(picture_files(pictures)))
         while batch := list(itertools.islice(read, _BATCH)):
             yield from self._predict(batch, options.top)
@@ -128,7 +128,7 @@ _SHOWN = 5
 
 
 class ClassificationRun:
-    """Its network with fresh weights, its validation images, and what its outputs say."""
+    """The run for `inspect` and `explore`: network with fresh weights, validation images, predictions from outputs."""
 
     in_turn = staticmethod(in_turn)
 
@@ -143,7 +143,7 @@ class ClassificationRun:
 
     def fresh_model(self) -> nn.Module:
         model = build_classifier(self.recipe, len(self.classes))
-        if self.recipe.model.startswith("timm:"):  # trained here, hence on pictures normalised as all are here
+        if self.recipe.model.startswith("timm:"):  # trained by nearsight, with its normalisation
             model.pretrained_cfg = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}  # type: ignore[assignment]
         return model
 

@@ -1,6 +1,6 @@
-"""The front door: `nearsight VERB …`. Ctrl-C at any instant ends with one line and exit code 130.
+"""The entry point: `nearsight VERB …`. Ctrl-C at any instant ends with one line and exit code 130.
 
-Imports next to nothing: it comes before everything.
+Imports almost nothing, so that Ctrl-C is handled from the start.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ def listen() -> None:
 
 
 def _leave() -> NoReturn:
-    """End this process now. Nothing is unwound: what loads a library in C++ may not survive a Python exception."""
+    """End this process now. Nothing is unwound: an exception while a C++ library is loading may crash."""
     with contextlib.suppress(Exception):  # the signal may have come in the middle of a print
         sys.stdout.flush()
     os.write(2, f"{WORDS}\n".encode())

@@ -119,7 +119,7 @@ def _train_both(out: Path, seed: int, epochs: float, device: str) -> int:
     printers = [threading.Thread(target=_print_lines, args=item) for item in processes.items()]
     for printer in printers:
         printer.start()
-    with contextlib.suppress(KeyboardInterrupt):  # the trainings hear it too, save and end by themselves
+    with contextlib.suppress(KeyboardInterrupt):  # the trainings receive it too, save and end by themselves
         for process in processes.values():
             process.wait()
     codes = [process.wait() for process in processes.values()]
@@ -152,7 +152,7 @@ def train_one(out: str, name: str, seed: int, epochs: float, device: str) -> Non
 
 
 def compare_two(summaries: dict[str, dict[str, Any]], num_test: int) -> str:
-    """What one run each allows to say, and no more."""
+    """The conclusion that one run of each allows."""
     shares = {name: summary["test"]["top1"] / 100 for name, summary in summaries.items()}
     ahead = 100 * (shares["ConViT"] - shares["ViT"])
     error = 100 * math.sqrt(sum(share * (1 - share) / num_test for share in shares.values()))

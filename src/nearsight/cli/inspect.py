@@ -27,7 +27,7 @@ USES: dict[str | None, tuple[str, ...]] = {
     "sasa-logits": ("image", "images"),
     "sasa-attention": ("image", "layers"),
 }
-"""Which options the table (None) and each figure look at."""
+"""Which options the table (None) and each figure use."""
 OF_ONE = ("3", "sasa-logits", "sasa-attention")
 
 
@@ -89,7 +89,7 @@ def inspect(
 
 
 def _check_options(figure: str | None, given: dict[str, object]) -> None:
-    """Nothing that was asked for is passed over in silence."""
+    """Refuse options that the figure or the table does not use."""
     form = "the table" if figure is None else f"--figure {figure}"
     for name, value in given.items():
         if value is not None and name not in USES[figure]:

@@ -1,4 +1,4 @@
-"""`nearsight models` and `nearsight recipes`: every name there is, with what stands behind it, side by side."""
+"""`nearsight models` and `nearsight recipes`: every model with its cost, every recipe with its fields, side by side."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHOICES = (
     (
         "1 000 to 50 000 pictures of 32 to 128 px",
         "convit_micro_64",
-        "what `nearsight train` takes unless told; _32 and _96 are the same for other image sizes",
+        "the default of `nearsight train`; _32 and _96 are the same for other image sizes",
     ),
     (
         "the same, on a CPU or to try things out",
@@ -35,14 +35,14 @@ CHOICES = (
         "then convit_small and convit_base: more accurate in the paper, about 5 and 16 times the operations",
     ),
     (
-        "a ResNet whose convolutions shall be attention",
+        "a ResNet with attention instead of convolutions",
         "sasa_resnet26_convstem",
         "its stem stays convolutional, and it has the fewest operations of its family",
     ),
     (
         "pictures with boxes",
         "retinanet_sasa_resnet26_convstem_attention",
-        "what `nearsight train` takes for them unless told; retinanet_resnet26 is the same of convolutions",
+        "the default of `nearsight train` for them; retinanet_resnet26 is its convolutional counterpart",
     ),
     (
         "something to compare with",

@@ -1,6 +1,6 @@
-"""What verbs take: parameters that several have, and the options of a task, made from the fields of its dataclasses.
+"""Parameters that several verbs share, and the options of a task, made from the fields of its dataclasses.
 
-What was typed is looked at before it is parsed: which task it is for decides which options there are.
+The command line is scanned before it is parsed, because the task decides which options there are.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _add_model_option(options: dict[str, Any], path: list[str], text: str) -> No
     for name in names[:-1]:
         options = options.setdefault(name, {})
         if not isinstance(options, dict):
-            raise ValueError(f"{option}: {name} was given a value of its own before")
+            raise ValueError(f"{option}: {name} was given a value already")
     options[names[-1]] = value
 
 

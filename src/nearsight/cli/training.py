@@ -31,7 +31,7 @@ goes on, or the same command and --run.
 
 
 def train(*words: Raw) -> int:
-    """Find the task in what was typed, and train with its options."""
+    """Find the task from the command line, and train with its options."""
     read = read_words(words)
     kind = _kind_to_train(read)
     others = [f"`nearsight train --task {other.name} --help`" for other in all_kinds() if other is not kind]
@@ -111,7 +111,7 @@ def _train_verb(kind: TaskKind, words: Words) -> Any:
         data
             Images with classes: a folder, .npz, .parquet, shards, an archive, a known dataset, or `clothing`, which
             comes with nearsight. Images with boxes: a COCO, Pascal VOC or YOLO folder or archive, or `bccd`, which
-            comes along too.
+            is bundled as well.
         recipe
             Named recipe to start from; `nearsight recipes` shows them side by side.
         config
@@ -140,7 +140,7 @@ def _train_verb(kind: TaskKind, words: Words) -> Any:
 
 @contextmanager
 def resumable(path: Path) -> Iterator[None]:
-    """Where a run ends early, what there is to say of it; where a signal ended it, also how to go on."""
+    """Report a run that ends early; if a signal ended it, also how to go on."""
     from nearsight.runs.exits import PREEMPTED, reported
 
     try:

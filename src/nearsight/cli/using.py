@@ -34,7 +34,7 @@ def evaluate(*words: Raw) -> int:
         Parameters
         ----------
         data
-            Another source of such images (of the same classes), of which nothing is set aside; the run's own by
+            Other images of the same classes, from which no validation split is taken; the run's own data by
             default.
         split
             train, val or test; by default the one that the task reports: test (classification) or val (detection)
@@ -55,7 +55,7 @@ def evaluate(*words: Raw) -> int:
 
 
 def predict(*words: Raw) -> int:
-    """Find the task of the run, and have it look at pictures."""
+    """Find the task of the run, and predict with its options."""
     read = read_words(words)
     kinds = _kinds_of_run(read)
 
@@ -68,7 +68,7 @@ def predict(*words: Raw) -> int:
         json: Json = False,
         options: Any = None,
     ) -> int:
-        """Have a run's selected weights look at pictures: their classes, or the objects in them.
+        """Predict with a run's selected weights: the class of each picture, or the objects in it.
 
         Parameters
         ----------
@@ -93,7 +93,7 @@ def _kinds_of_run(words: Words) -> Sequence[TaskKind]:
 def predict_and_tell(
     kind: TaskKind, run: Path, images: Sequence[Path], options: dict[str, Any], *, device: str, json: bool = False
 ) -> int:
-    """Print what a run says of pictures; 1 where one of them could not be read."""
+    """Print predictions for pictures; 1 if one of them could not be read."""
     from nearsight.images.decode import picture_files
     from nearsight.runs.exits import reported
 

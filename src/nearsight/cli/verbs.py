@@ -11,13 +11,13 @@ app = App(
     help="Vision models that start near-sighted and learn how far to look.",
     version=lambda: version("nearsight"),
     result_action="return_value",
-    suppress_keyboard_interrupt=False,  # `app.main` has a word to say
+    suppress_keyboard_interrupt=False,  # `app.main` prints its own line
 )
 VERBS = (
     ("train", "training:train", "Train a model on images with classes or with boxes."),
     ("resume", "training:resume", "Go on with a run that was stopped, killed or interrupted."),
     ("eval", "using:evaluate", "Measure a run's model on a dataset."),
-    ("predict", "using:predict", "Say what is on pictures, or find objects in them."),
+    ("predict", "using:predict", "Classify pictures, or find objects in them."),
     ("compare", "compare:compare", "Compare runs: mean and spread over seeds, and whether a difference is real."),
     ("inspect", "inspect:inspect", "See where heads look: locality, gates, and the papers' figures."),
     ("explore", "explore:explore", "Click through attention maps in a web page."),

@@ -88,7 +88,7 @@ def open_folder(root: Path) -> dict[str, LabelledImages]:
         root, folders = only, _subfolders(only)
     named = {name: path for name, path in folders.items() if name.lower() in SPLIT_WORDS}
     splits = {SPLIT_WORDS[name.lower()]: path for name, path in named.items()}
-    # Beside other classes, and without folders of its own, `train` is a class: what runs on rails.
+    # Beside other classes, and without folders of its own, `train` is a class: pictures of trains.
     if "train" not in splits or (len(named) < len(folders) and not _subfolders(splits["train"])):
         return {"train": read_class_folders(root)}
     train = read_class_folders(splits["train"])

@@ -65,7 +65,7 @@ def load_all(images: LabelledImages, size: int, *, bad: BadImageLog | None = Non
             out[index] = batches.read(index, 0, found)
         return found
 
-    # Decoding leaves Python's lock, so threads help; results are taken in order, so reports do not depend on them.
+    # Decoding releases the GIL, so threads help; results are taken in order, so reports do not depend on them.
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         for found in pool.map(load, range(0, len(images), _CHUNK)):
             log.add(found)

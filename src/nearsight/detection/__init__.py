@@ -1,4 +1,4 @@
-"""Object detection, whole: boxes, readers, model, loss, mAP, recipe, report, use."""
+"""Object detection, complete: boxes, readers, model, loss, mAP, recipe, report, use."""
 
 from __future__ import annotations
 

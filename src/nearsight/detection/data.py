@@ -155,9 +155,9 @@ def _sources(length: int, resized: Tensor, first: Tensor, mirrored: Tensor, stor
 
 
 def open_splits(recipe: DetectionRecipe) -> DetectionSplits:
-    """The data source, less what the recipe leaves out."""
+    """Open the data source; keep the `fraction` of the training images that the recipe names."""
     if not recipe.data:
-        raise ValueError("no data was given: name a folder of images with boxes, or 'bccd', which comes along")
+        raise ValueError("no data was given: name a folder of images with boxes, or 'bccd', which is bundled")
     splits = open_detection(recipe.data, seed=recipe.data_seed, val_fraction=recipe.val_fraction)
     if recipe.fraction == 1:
         return splits

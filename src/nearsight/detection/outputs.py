@@ -1,4 +1,4 @@
-"""Anchors, which of them answer for which box, and from a detector's raw outputs to a loss and to boxes.
+"""Anchors, which box each is matched to, and from a detector's raw outputs to a loss and to boxes.
 
 Loss and boxes are functions: the model's forward does neither. A box is (left, top, right, bottom) in pixels of the
 padded image, as in torchvision. Shapes: B images, M boxes of the fullest image, N anchors over all levels.
@@ -14,7 +14,7 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.ops import batched_nms, box_iou, clip_boxes_to_image, sigmoid_focal_loss
 
 NO_BOX = -1  # label of the places that fill up an image with fewer boxes than M
-BACKGROUND, UNDECIDED = -1, -2  # matches of anchors that answer for no box; as in torchvision's Matcher
+BACKGROUND, UNDECIDED = -1, -2  # of anchors that are matched to no box; as in torchvision's Matcher
 
 
 class BoxTargets(NamedTuple):
@@ -91,10 +91,10 @@ class AnchorGrid(nn.Module):
 
 @torch.no_grad()
 def match_anchors(anchors: Tensor, targets: BoxTargets, foreground: float = 0.5, background: float = 0.4) -> Tensor:
-    """int64 [B, N]: for each anchor the box it answers for, BACKGROUND, or UNDECIDED.
+    """int64 [B, N]: for each anchor the box it is matched to, BACKGROUND, or UNDECIDED.
 
-    An anchor answers for the box it overlaps most if that overlap (IoU) is at least `foreground`, and for nothing below
-    `background`. The anchors that overlap a box more than all others answer for a box however small the overlap is.
+    An anchor is matched to the box it overlaps most if that overlap (IoU) is at least `foreground`, and to none below
+    `background`. The anchors that overlap a box more than all others are matched however small the overlap is.
     torchvision's Matcher, without shapes that depend on values, so that a training step can be captured whole. One
     departure: where no anchor touches a box, its Matcher gives the box to every anchor.
     """
@@ -145,7 +145,7 @@ class Detections(NamedTuple):
 def detection_loss(outputs: DetectorOutputs, targets: BoxTargets) -> DetectorLoss:
     """Focal loss of the classes and L1 loss of the boxes, as RetinaNet has them.
 
-    Each image's sum over its anchors is divided by the number of anchors that answer for a box; images are averaged.
+    Each image's sum over its anchors is divided by the number of anchors matched to a box; images are averaged.
     """
     logits = torch.cat(outputs.class_logits, dim=1).float()
     regression = torch.cat(outputs.box_regression, dim=1).float()
@@ -162,7 +162,7 @@ def detection_loss(outputs: DetectorOutputs, targets: BoxTargets) -> DetectorLos
 
 @torch.no_grad()
 def _regression_targets(anchors: Tensor, targets: BoxTargets, match: Tensor) -> Tensor:
-    """[B, N, 4]; where an anchor answers for nothing the values are finite and mean nothing."""
+    """[B, N, 4]; where an anchor has no box the values are finite and not used."""
     itself = anchors.expand(*match.shape, 4)
     boxes = itself
     if targets.boxes.shape[1]:

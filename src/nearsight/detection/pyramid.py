@@ -1,6 +1,6 @@
-"""What stands on a backbone: the feature pyramid, and the two heads that read every level of it.
+"""On top of a backbone: the feature pyramid, and the two heads that read every level of it.
 
-The pyramid has maps of several resolutions, all of one width, each knowing what the coarser ones saw. One head tells
+The pyramid has maps of several resolutions, all of one width, each with the coarser ones added in. One head predicts
 classes, the other corrects boxes.
 """
 
@@ -17,7 +17,7 @@ from nearsight.nn import LocalSelfAttention2d
 from nearsight.nn.checks import require_finite
 
 Kind = Literal["conv", "attention"]
-PRIOR = 0.01  # what the class head believes of every anchor at first: focal loss needs a start among many backgrounds
+PRIOR = 0.01  # initial class probability of every anchor: focal loss needs a low one, since most are background
 Norm = Callable[[int], nn.Module]
 """channels → a module that normalises them."""
 
@@ -106,7 +106,7 @@ class FeaturePyramid(nn.Module):
 
 
 class DetectionHead(nn.Module):
-    """`depth` 3×3s with ReLUs, then a prediction of `num_outputs` for each anchor; the weights serve all levels.
+    """`depth` 3×3s with ReLUs, then a prediction of `num_outputs` for each anchor; all levels share the weights.
 
     kind "conv": 3×3 convolutions, the prediction is one too. kind "attention": every 3×3 is local attention, also the
     one that predicted (hence one layer more), and a pointwise convolution ends the head: it mixes the attention's heads

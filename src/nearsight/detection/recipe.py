@@ -18,7 +18,9 @@ class ViewFields:
     )
     smallest_scale: float = option(0.8, "smallest scale of an image, 1 where it just fits the picture", low=TINY)
     largest_scale: float = option(1.2, "largest scale of an image", low=TINY)
-    flip_vertical: float = option(0.0, "probability of a vertical flip, for images without an up", low=0, high=1)
+    flip_vertical: float = option(
+        0.0, "probability of a vertical flip, for images without a fixed orientation", low=0, high=1
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

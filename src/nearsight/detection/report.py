@@ -1,4 +1,4 @@
-"""Pictures of what a detector finds, for reports and for `detect predict`."""
+"""Pictures of what a detector finds, for reports and for `nearsight predict`."""
 
 from __future__ import annotations
 

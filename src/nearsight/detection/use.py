@@ -35,7 +35,7 @@ _SHOWN = 20  # boxes that the explorer lists
 
 
 class Detector:
-    """The selected weights of a run, ready to look at pictures: it draws what it finds, and writes COCO's results."""
+    """The selected weights of a run, ready to predict: it draws what it finds, and writes COCO's results."""
 
     def __init__(self, run: str | Path, device: str = "auto") -> None:
         folder = RunFolder(run)
@@ -171,7 +171,7 @@ def _prediction(file: Path, objects: list[dict[str, Any]], drawn: Path | None, p
 
 
 class DetectionRun:
-    """Its network with fresh weights, its validation images, and what its outputs say."""
+    """The run for `inspect` and `explore`: network with fresh weights, validation images, predictions from outputs."""
 
     def __init__(self, run: RunFolder) -> None:
         self.recipe = run.recipe(DetectionRecipe).with_changes(init_from="")

@@ -31,7 +31,7 @@ class ViewSettings:
     mirror: float = 0.5
     """Probability of a horizontal flip."""
     upside_down: float = 0.0
-    """Probability of a vertical flip, for images without an up."""
+    """Probability of a vertical flip, for images without a fixed orientation."""
 
 
 class View(NamedTuple):

@@ -1,6 +1,6 @@
-"""Callbacks hear of a run while it goes on; none of them can stop it. Here are those that print.
+"""Callbacks receive the records and notes of a run; none of them can stop it. Progress displays are here.
 
-On a terminal a live line, plain lines elsewhere, JSON lines or warnings alone on request.
+A live line on a terminal, plain lines elsewhere; JSON lines or warnings only on request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_MEASURES = 3
 
 
 class Callback(Protocol):
-    """Records are what goes into metrics.jsonl; notes are sentences for a person."""
+    """Records are the lines of metrics.jsonl; notes are sentences for the user."""
 
     def record(self, record: dict[str, Any]) -> None: ...
 
@@ -53,11 +53,11 @@ class CallbackList:
                 getattr(member, method)(*arguments)
             except Exception as error:
                 self._members.remove(member)
-                warnings.warn(f"{type(member).__name__} failed and is left out from here on: {error}", stacklevel=3)
+                warnings.warn(f"{type(member).__name__} failed and is no longer called: {error}", stacklevel=3)
 
 
 def make_progress(total_steps: int, style: str = "auto") -> Callback:
-    """``auto`` is live on a terminal and plain elsewhere; ``plain``, ``json`` and ``quiet`` are what they say."""
+    """``auto`` is live on a terminal and plain elsewhere; ``plain``, ``json`` and ``quiet`` choose one."""
     if style == "json":
         return JsonProgress(sys.stdout)
     if style == "quiet":
@@ -68,7 +68,7 @@ def make_progress(total_steps: int, style: str = "auto") -> Callback:
 
 
 class _Eta:
-    """Seconds to the end, from the pace of this process alone (a resumed run starts its clock anew)."""
+    """Seconds to the end, from the speed of this process alone, not of those before a resume."""
 
     def __init__(self, total_steps: int) -> None:
         self.total_steps = total_steps

@@ -1,4 +1,4 @@
-"""The data of a task: splits, order, streams, unreadable images, and how a batch is shared out.
+"""The data of a task: splits, order, streams, unreadable images, and how a batch is divided among processes.
 
 A task adds how its batches are made.
 """
@@ -23,7 +23,7 @@ from nearsight.recipes.recipe import R, Recipe
 from nearsight.reports.page import Page
 from nearsight.runs.exits import DataLoadingError
 
-_LARGEST_RESIDENT = 2 * 2**30  # bytes of images that are kept on the device without being asked
+_LARGEST_RESIDENT = 2 * 2**30  # bytes of images that are kept on the device by default
 
 
 class EvalBatch(NamedTuple):
@@ -101,10 +101,10 @@ class TaskData(ABC, Generic[Images]):
 
 
 class DataTask:
-    """What tasks on sets of images have in common: the part of the Task protocol that their data answers.
+    """Base class of tasks on sets of images: the methods of the Task protocol that only concern the data.
 
     A subclass has `recipe`, `data`, `selection`, `build_model`, `prepare`, `loss` and `evaluate`. The last methods here
-    are what most tasks do, and some do more.
+    are defaults that a task may override.
     """
 
     data: TaskData[Any]
@@ -162,11 +162,11 @@ class DataTask:
 
 @contextmanager
 def explained_loading() -> Iterator[None]:
-    """Around code that reads from a loader.
+    """Around code that reads from a dataloader: unreadable data and dead workers become a DataLoadingError.
 
-    A dead worker shows as a RuntimeError of the loader, or as a broken connection when it died while handing over a
-    batch. torch also installs a signal handler that raises wherever the program happens to be, even inside a lock
-    that is then never released; the loader notices by itself within seconds, so the handler is taken away.
+    A dead worker shows as a RuntimeError of the dataloader, or as a broken connection if it died while sending a
+    batch. torch also installs a signal handler that raises at any point of the program, even inside a lock that is
+    then never released; the dataloader notices dead workers within seconds, so the handler is removed.
     """
     try:
         yield
@@ -198,7 +198,7 @@ def check_batch(recipe: R, count: int, *, fit: bool = False) -> R:
     With ``fit``, or ``batch_auto``, a set that does not fill four batches gets smaller ones.
     """
     if count < 2:
-        raise ValueError(f"there {'is one training image' if count else 'are no training images'}; two are the least")
+        raise ValueError(f"there {'is one training image' if count else 'are no training images'}; at least two needed")
     suggested = suggested_batch(count)
     if (fit or recipe.batch_auto) and count < _UPDATES * recipe.batch and suggested < recipe.batch:
         return recipe.with_changes(batch=suggested)

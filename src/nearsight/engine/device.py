@@ -1,4 +1,4 @@
-"""From what a recipe allows to what this machine does: device, arithmetic, compilation."""
+"""Device, precision and compilation, chosen from the recipe and the machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pick_device(wish: str, local_rank: int = 0) -> torch.device:
 
 
 def pick_precision(wish: str, device: torch.device) -> torch.dtype:
-    """The arithmetic of the forward pass."""
+    """The dtype of the forward pass."""
     if wish == "auto":
         return torch.bfloat16 if device.type == "cuda" and torch.cuda.is_bf16_supported() else torch.float32
     if wish == "fp16" and device.type == "cpu":

@@ -39,7 +39,7 @@ class World:
         return self.rank == 0
 
     def any_process(self, *flags: bool) -> tuple[bool, ...]:
-        """For each flag whether it is set on any process. On the host: the device is not waited for."""
+        """For each flag whether it is set on any process. On the host, without synchronising with the device."""
         if self.size == 1:
             return flags
         values = torch.tensor([float(flag) for flag in flags])
@@ -131,7 +131,7 @@ def gather_model(model: nn.Module) -> dict[str, Any]:
 
 
 def scatter_model(model: nn.Module, weights: dict[str, Any]) -> None:
-    """Put back what ``gather_model`` gave."""
+    """Load what ``gather_model`` returned."""
     if is_sharded(model):
         dcp.set_model_state_dict(model, weights, options=_SCATTERED)
     else:

@@ -37,7 +37,7 @@ def decay_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, object]]:
 
 
 def build_optimizer(model: nn.Module, recipe: Recipe, lr: Tensor) -> torch.optim.Optimizer:
-    """The recipe's optimiser, fused. All groups share the tensor ``lr``, so that a captured step reads its value anew.
+    """The recipe's optimiser, fused. All groups share the tensor ``lr``: a captured step reads its current value.
 
     The fused kernels also take ``found_inf``, a device-side switch that skips the update without asking the host.
     """
@@ -73,7 +73,7 @@ def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dic
 
 
 def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Put back what ``optimizer_tensors`` gave; ``ValueError`` when it belongs to another model."""
+    """Load what ``optimizer_tensors`` returned; ``ValueError`` when it belongs to another model."""
     if is_sharded(model):
         scatter_optimizer(model, optimizer, tensors)
         return
@@ -86,7 +86,7 @@ def restore_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, tensor
         parameter = parameters[name]
         if value.ndim and value.shape != parameter.shape:
             raise ValueError(f"the optimiser state of {name!r} has shape {tuple(value.shape)}")
-        # Moments lie in memory as their parameter does (channels last, for one): fused kernels walk both alike.
+        # Moments get the memory format of their parameter (such as channels last): fused kernels index both alike.
         like_parameter = torch.empty_like(parameter, dtype=value.dtype)
         optimizer.state[parameter][key] = like_parameter.copy_(value) if value.ndim else value.to(parameter.device)
 

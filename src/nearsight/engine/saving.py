@@ -55,7 +55,7 @@ class CheckpointSaver:
             self.note(f"warning: {error}. Training goes on; the last good checkpoint is kept")
 
     def require_saved(self) -> None:
-        """The end of a run must be on the disk, or the disk's own message is how it ends."""
+        """Raise the last error of the disk if the end of the run could not be saved."""
         if self.unsaved is not None:
             raise self.unsaved
         if self.world.is_main:

@@ -1,4 +1,4 @@
-"""What a run trains and saves as tensors, where it stands as JSON, and where its time goes."""
+"""The state of a run: tensors that are trained and saved, progress as JSON, and the clock."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class TrainState:
             if average is not None:
                 shard(average)
         self.averaged = AveragedModel(self.model, average) if average is not None else None
-        self.lr = torch.zeros((), device=device)  # on the device, so that a captured step reads it anew
+        self.lr = torch.zeros((), device=device)  # on the device, so that a captured step reads its current value
         self.optimizer = build_optimizer(self.model, recipe, self.lr)
         self.module = task.training_module(self.model)
         """What is called in training."""
@@ -70,11 +70,11 @@ class TrainState:
         return tensors
 
     def load_tensors(self, tensors: dict[str, dict[str, Tensor]]) -> None:
-        """Put back what ``tensors`` gave; ``ValueError`` when it belongs to another model."""
+        """Load what ``tensors`` returned; ``ValueError`` when it belongs to another model."""
         try:
             scatter_model(self.model, tensors[MODEL])
             restore_optimizer(self.model, self.optimizer, tensors[OPTIMIZER])
-            if self.averaged is not None:  # an average may begin with a resumption
+            if self.averaged is not None:  # averaging may start with a resumed run
                 scatter_model(self.averaged.model, tensors.get(AVERAGE, tensors[MODEL]))
         except (KeyError, ValueError, RuntimeError) as error:
             raise ValueError(str(error).splitlines()[0]) from error
@@ -101,14 +101,14 @@ class Clock:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Time in here was spent waiting for data."""
+        """Count the time inside as waiting for data."""
         began = time.perf_counter()
         yield
         self._waited += time.perf_counter() - began
 
     @contextmanager
-    def elsewhere(self) -> Iterator[None]:
-        """Time in here (evaluation, saving) does not count as training."""
+    def paused(self) -> Iterator[None]:
+        """Do not count the time inside (evaluation, saving) as training."""
         began = time.perf_counter()
         yield
         self._elsewhere += time.perf_counter() - began

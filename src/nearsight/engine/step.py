@@ -1,8 +1,8 @@
-"""One update: augmentation, forward, backward, clipping, optimiser and average, without asking the device anything.
+"""One update: augmentation, forward, backward, clipping, optimiser and average, without waiting for the device.
 
-Losses, gradient norms and whether each step was skipped stay on the device in a small ring until it is read. A step
-whose loss or gradient is not finite is skipped on the device, by the fused optimiser's own switch. On CUDA the whole
-update can be captured in a graph and replayed: what changes from step to step lives in fixed buffers.
+Losses, gradient norms and whether each step was skipped stay on the device in a small ring buffer until it is read. A
+step whose loss or gradient is not finite is skipped on the device, by the fused optimiser's own switch. On CUDA the
+whole update can be captured in a graph and replayed: what changes from step to step lives in fixed buffers.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ class TrainStep:
         return [StepResult(loss, norm, bool(skipped), bool(overflow)) for loss, norm, skipped, overflow in rows]
 
     def diagnosis(self) -> str:
-        """In words, which gradients of the last batch are not finite; empty where all is well with it.
+        """In words, which gradients of the last batch are not finite; empty if all are.
 
-        They are computed once more, since clipping spreads what is not a number to all. All processes must call.
+        They are computed once more, since clipping spreads a NaN to all of them. All processes must call.
         """
         self._graph = None  # its memory is needed
         self.optimizer.zero_grad(set_to_none=True)
@@ -210,7 +210,7 @@ class TrainStep:
         return loss.detach()
 
     def _syncing(self, last: bool) -> contextlib.AbstractContextManager[Any]:
-        """Gradients travel between processes once per update, with its last micro-batch."""
+        """Gradients are reduced over processes once per update, with its last micro-batch."""
         if not last and isinstance(self.module, DistributedDataParallel):
             return self.module.no_sync()
         return contextlib.nullcontext()
@@ -220,7 +220,7 @@ class TrainStep:
             torch._foreach_mul_([p.grad for p in self.parameters if p.grad is not None], self.scale.reciprocal())
 
     def _adapt_scale(self, bad: Tensor) -> None:
-        """fp16: halve the scale after an overflow, double it after a long calm."""
+        """fp16: halve the scale after an overflow, double it after many steps without one."""
         if self.settings.precision != torch.float16:
             return
         self.growth.add_(1).mul_(1 - bad)

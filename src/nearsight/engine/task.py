@@ -1,4 +1,4 @@
-"""What the engine needs to know of a task: it knows no classes and no boxes."""
+"""The protocol between engine and task: the engine knows neither classes nor boxes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Inputs = Mapping[str, Tensor]
 
 
 class Batch(NamedTuple):
-    """What a model is given, and what its outputs are held against."""
+    """The inputs of a model, and the targets of its loss."""
 
     inputs: Any
     targets: Any
@@ -35,7 +35,7 @@ class ProcessContext:
 
 
 class Task(Protocol):
-    """Everything particular to a kind of learning. Built from a recipe; cheap until its methods are called."""
+    """Everything that is specific to one kind of task. Built from a recipe; cheap until its methods are called."""
 
     @property
     def recipe(self) -> Recipe:
@@ -76,7 +76,7 @@ class Task(Protocol):
         """Endless: for each step from ``start_step`` on, the inputs of this process's micro-batches.
 
         A pure function of recipe and step: any start, rank, worker count and micro-batch gives the same samples.
-        Called before the first ``prepare``: the place to bring what that needs to ``context.device``.
+        Called before the first ``prepare``: move what that needs to ``context.device`` here.
         """
 
     def prepare(self, inputs: Inputs, step: Tensor, first: int) -> Batch:

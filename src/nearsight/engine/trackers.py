@@ -1,4 +1,4 @@
-"""TensorBoard and Weights & Biases. They work in a thread of their own: a slow or broken tracker costs a warning."""
+"""TensorBoard and Weights & Biases. Each has its own thread: a slow or broken tracker only causes a warning."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Tracker(Protocol):
 
 
 class TensorBoardTracker:
-    """Its first step replaces what a killed run wrote from that step on."""
+    """On resume, its first step replaces what the killed run wrote from that step on."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder / TENSORBOARD)
@@ -54,7 +54,7 @@ class WandbTracker:
     def __init__(self, folder: Path, recipe: Recipe) -> None:
         import wandb
 
-        # Ours is the screen: it copies no output and draws no summary. It asks for a login at most for so long.
+        # nearsight prints the progress: W&B copies no output and prints no summary. Its login prompt times out.
         settings = wandb.Settings(console="off", quiet=True, login_timeout=_SECONDS_TO_LOG_IN)
         self._run = wandb.init(
             project="nearsight",
@@ -74,14 +74,14 @@ class WandbTracker:
 
 
 def _lasting_id(file: Path) -> str:
-    """Drawn once for a folder: its name may be another run's, too, and would mix the two."""
+    """A random id, made once for a folder: by the folder's name W&B would mix runs of equal names."""
     if not file.exists():
         file.write_text(secrets.token_hex(4) + "\n")
     return file.read_text().strip()
 
 
 class BackgroundTracker:
-    """A callback that hands records to a tracker's thread and never waits for it, but ten seconds at the end."""
+    """A callback that hands records to a tracker's thread; it waits for it only at the end, ten seconds at most."""
 
     def __init__(self, make: Callable[[], Tracker]) -> None:
         self._records: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -104,8 +104,8 @@ class BackgroundTracker:
             while (record := self._records.get()) is not None:
                 tracker.log(flat_numbers(record), record["step"])
             tracker.close()
-        except Exception as error:  # whatever it is, training is more important
-            warnings.warn(f"a tracker failed and is left out from here on: {error}", stacklevel=1)
+        except Exception as error:  # any error: a tracker must not stop the training
+            warnings.warn(f"a tracker failed and is no longer used: {error}", stacklevel=1)
 
 
 def flat_numbers(record: dict[str, Any]) -> dict[str, float]:

@@ -104,7 +104,7 @@ class Trainer:
 
     @contextlib.contextmanager
     def _unless_stopped(self) -> Generator[None, None, None]:
-        """A signal also ends the compilers that a first step starts, and the step then fails without them."""
+        """A signal also ends the compiler processes that a first step starts; the step then fails."""
         try:
             yield
         except (RunEnded, torch.OutOfMemoryError):
@@ -135,7 +135,7 @@ class Trainer:
         self.train_step(step, inputs, rate, ema_weight(step, self.recipe.ema), seed)
         self.progress.step += 1
         window_ends = self.progress.step % self.recipe.log_every == 0 or self.progress.step == self.total_steps
-        # On a CPU reading is free, so that trouble is seen at once; a GPU is read where a line of the log is due.
+        # On a CPU reading costs nothing, so problems are seen immediately; a GPU is read when a log line is due.
         if self.device.type == "cpu" or window_ends:
             self._read_results()
         if window_ends:
@@ -149,13 +149,13 @@ class Trainer:
             self._check(first + offset, result)
 
     def _check(self, step: int, result: StepResult) -> None:
-        """Count a skipped step, say so, and end the run when they keep coming."""
+        """Count and report a skipped step; end the run after too many in a row."""
         progress = self.progress
         if not result.skipped:
             progress.skipped_in_a_row = 0
             return
         progress.skipped += 1
-        if result.overflow:  # fp16 is looking for its scale
+        if result.overflow:  # fp16 is still lowering its loss scale
             return
         progress.skipped_in_a_row += 1
         samples = self.task.sample_names(step)
@@ -172,7 +172,7 @@ class Trainer:
             )
 
     def _diagnose(self) -> None:
-        """Say where the trouble is, if there is memory to find out."""
+        """Report which gradients are not finite, if there is memory to compute them."""
         with contextlib.suppress(torch.OutOfMemoryError):
             words = self.train_step.diagnosis()
             if words:
@@ -205,7 +205,7 @@ class Trainer:
         if step % self.eval_interval and step != self.total_steps:
             return False
         self._read_results()
-        with self.clock.elsewhere(), explained_loading():
+        with self.clock.paused(), explained_loading():
             values = self._validate()
             observed = {} if is_sharded(self.state.model) else dict(self.task.observe(self.state.model, self.context))
             self.state.module.train()
@@ -227,7 +227,7 @@ class Trainer:
         }
 
     def _select(self, values: dict[str, float]) -> None:
-        """Of equals the later: small validation sets often tie, and weights settle while the rate falls."""
+        """Of equal values the later wins: small validation sets often tie, and weights improve while the rate falls."""
         for weights, prefix in ((MODEL, ""), (AVERAGE, "ema_")):
             value = values.get(f"{prefix}val_{self.task.selection}")
             last = self.recipe.select == "last" and weights == (AVERAGE if self.state.averaged else MODEL)
@@ -243,7 +243,7 @@ class Trainer:
     def _save(self) -> None:
         self._read_results()
         self.progress.seconds = self.clock.seconds
-        with self.clock.elsewhere():
+        with self.clock.paused():
             self.saver.save(self.progress, self.train_step)
 
     def _shrink(self, error: BaseException) -> None:

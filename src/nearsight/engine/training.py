@@ -74,7 +74,7 @@ def train(
         else:
             trainer.restore()
             if world.is_main and continues:
-                record_run(folder, recipe, data, device)  # not before: what cannot be resumed keeps its record
+                record_run(folder, recipe, data, device)  # only now: if restoring fails, the old record stays
             trainer.run()
             world.barrier()
             _select_weights(trainer)
@@ -109,13 +109,13 @@ def _finish(trainer: Trainer, world: World) -> dict[str, Any]:
     if measured is not None:
         summary["test"] = measured
     if world.is_main:
-        (folder.path / REPORT).unlink(missing_ok=True)  # one of a shorter run must not pass for this run's
+        (folder.path / REPORT).unlink(missing_ok=True)  # a report of fewer epochs must not remain
         folder.write_json(DONE, spelled(summary))
     return summary
 
 
 def _write_report(trainer: Trainer, summary: dict[str, Any]) -> None:
-    """The run is over and safe: trouble with a picture is worth a sentence, not an error."""
+    """The run is complete and saved, so a report that fails is a warning, not an error."""
     from nearsight.reports.run_report import write_report
 
     try:

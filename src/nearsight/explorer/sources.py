@@ -141,7 +141,7 @@ def open_source(spec: str, *, pretrained: bool = False, weights: Path | None = N
     source = ModelSource(spec, pretrained=pretrained, weights=weights)
     if not spec.startswith("timm:"):
         with torch.device("meta"):
-            create_model(spec)  # an unknown name is an error now, with its nearest relatives
+            create_model(spec)  # raises for an unknown name, with the nearest known ones
     return source
 
 

@@ -71,7 +71,7 @@ def _strict_warnings() -> Iterator[None]:
 
 
 def read_image_file(path: Path, name: str, limits: Limits = DEFAULT_LIMITS) -> np.ndarray:
-    """A file as uint8 [H, W, 3]; whatever the file system says no to is a BadImage too."""
+    """A file as uint8 [H, W, 3]; one that the file system refuses to read is a BadImage too."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for without end

@@ -1,8 +1,8 @@
 """Every private symbol of torch that nearsight uses, and what is done where a release has none. Of Triton it uses none.
 
-All are looked for once, at import (`MISSING`). Without one, the function that asks it gives the answer on which plain
-operators run, or torch calls our operators itself: the same results, slower. Not listed, because torch keeps them for
-users: `torch._foreach_*`, which its pages document under these names, and operators under `torch.ops`.
+All are looked for once, at import (`MISSING`). Without one, the function that needs it returns the value with which
+plain operators run, or torch dispatches our operators itself: the same results, slower. Not listed, because torch
+keeps them for users: `torch._foreach_*`, which its pages document under these names, and operators under `torch.ops`.
 """
 
 from typing import NamedTuple
@@ -65,7 +65,7 @@ SYMBOLS = (
     *(
         Symbol(
             f"torch.nn.modules.module._global_{when}_hooks",
-            "whether a hook is called for every module: it must meet the calls that a faster form would leave out",
+            "whether a hook is called for every module: it must see the calls that a faster form would skip",
             "2.0 or before",
             "modules are called as they are",
         )
@@ -74,7 +74,7 @@ SYMBOLS = (
     *(
         Symbol(
             f"torch.nn.Module()._{when}_hooks",
-            "whether a hook is called for this module: it must meet the calls that a faster form would leave out",
+            "whether a hook is called for this module: it must see the calls that a faster form would skip",
             "2.0 or before",
             "modules are called as they are",
         )
@@ -108,7 +108,7 @@ def exporting() -> bool:
 
 
 def intercepted() -> bool:
-    """Whether something looks at the operators that are called: torch.compile, a tracer, a counter."""
+    """Whether something intercepts the operators that are called: torch.compile, a tracer, a counter."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return True
     return "torch._C._len_torch_dispatch_stack" in MISSING or torch._C._len_torch_dispatch_stack() > 0
@@ -133,7 +133,7 @@ def _differentiating_forward() -> bool:
 
 
 def plain_operators_needed() -> str | None:
-    """Why custom operators may not stand here, or None. Forward derivatives would take theirs for zero."""
+    """Why custom operators must not run here, or None. Their forward derivatives would silently be zero."""
     if exporting():
         return "an exported graph holds plain operators only"
     if _transforming():

@@ -44,13 +44,13 @@ def no_triton_here(tensor: Tensor) -> str | None:
 
 
 def nothing_against(*arguments: Any) -> None:
-    """What a backend says that can always run."""
+    """The refusal of a backend that can always run, and the reservation of one without any: None."""
     return None
 
 
 @dataclass(frozen=True)
 class Backend:
-    """One implementation, able to speak for itself: None means that there is nothing against it.
+    """One implementation, with reasons against using it: None means that there is none.
 
     `refusal` says why it cannot run on these arguments, `reservation` why it should not although it could.
     """

@@ -1,4 +1,4 @@
-"""The stem's spatially aware values, the mixture taken over weights instead of pixels: the same sum, M times leaner."""
+"""The stem's spatially aware values, mixing weights instead of pixels: the same sum with 1/M of the products."""
 
 import torch
 from torch import Tensor

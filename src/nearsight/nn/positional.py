@@ -112,9 +112,9 @@ class PositionalSelfAttention(_GridAttention):
 class GatedPositionalSelfAttention(_GridAttention):
     """GPSA (Eq. 6–7): (1 − σ(λ)) softmax(QKᵀ) + σ(λ) softmax(v_posᵀ r), one gate λ for each head.
 
-    Born as a convolution (Eq. 5), free to leave: `gate` is λ, `gate_value` is σ(λ). The forward pass never builds the
-    N×N map: both halves are distributions, so it is one fused content attention plus a separable positional filter,
-    exactly (see `kernels`).
+    Initialised as a convolution (Eq. 5), which training may leave: `gate` is λ, `gate_value` is σ(λ). The forward
+    pass never builds the N×N map: both halves are distributions, so it is one fused content attention plus a separable
+    positional filter, exactly (see `kernels`).
     """
 
     def __init__(

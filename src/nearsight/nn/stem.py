@@ -18,7 +18,7 @@ class AttentionStem2d(nn.Module):
 
     `values` (Table 7): "spatial" mixes `num_mixtures` value matrices by where in the block a pixel lies, "convolution"
     takes values from a block-sized convolution, "plain" from a 1×1. The logits are qᵀk alone. Width and number of
-    mixtures are not stated by the paper; 64 channels and 4 mixtures are the customary reading, and a 4×4 convolution is
+    mixtures are not stated by the paper; 64 channels and 4 mixtures are the usual reading, and a 4×4 convolution is
     what Table 7's FLOPS imply. Batch norm and pooling belong to the network.
     """
 

@@ -78,7 +78,7 @@ def resolve_recipe(name: str = "", file: str | Path | None = None, flags: dict[s
 
 
 def _with_short_warmup(recipe: Recipe, changes: dict[str, Any]) -> dict[str, Any]:
-    """A trial of a few epochs warms up for a tenth of them, unless the changes say how long; this is told."""
+    """A trial of a few epochs warms up for a tenth of them, unless the changes say how long."""
     epochs = changes.get("epochs")
     if "warmup_epochs" in changes or not isinstance(epochs, int | float) or not 0 < epochs <= recipe.warmup_epochs:
         return changes

@@ -18,7 +18,7 @@ R = TypeVar("R", bound="Recipe")
 
 @dataclass(frozen=True, kw_only=True)
 class DataFields:
-    """What is learned from."""
+    """The data."""
 
     data: str = option("", "what to learn from: a folder, a file, an archive or the name of a dataset", change="never")
     fraction: float = option(
@@ -40,7 +40,7 @@ class DataFields:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFields:
-    """What learns."""
+    """The model."""
 
     model: str = option("convit_tiny", "name of the model; nearsight models lists them", change="never")
     model_options: dict[str, Any] = option(  # noqa: RUF009 - the helper makes a field with a factory
@@ -55,7 +55,7 @@ class ModelFields:
 
 @dataclass(frozen=True, kw_only=True)
 class AugmentFields:
-    """How training images are varied."""
+    """Augmentation of the training images."""
 
     flip: float = option(0.5, "probability of a horizontal flip", low=0, high=1)
     repeats: int = option(3, "repeated augmentation: views of an image in one batch (1: off)", change="never", low=1)
@@ -63,7 +63,7 @@ class AugmentFields:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimFields:
-    """How weights move."""
+    """Optimisation."""
 
     optimizer: str = option("adamw", "AdamW, or SGD with Nesterov momentum", choices=("adamw", "sgd"), change="never")
     epochs: float = option(300.0, "passes over the training set (before 1/fraction)", low=TINY)
@@ -95,7 +95,7 @@ class RunFields:
     seed: int = option(0, "seed of initialisation, order, augmentation and dropout", change="never", low=0)
     select: str = option(
         "best",
-        "weights that are kept and tested: best on val (of equals the later), or the last",
+        "weights that are kept and tested: best on val (of equal ones the later), or the last",
         choices=("best", "last"),
         change="free",
     )
@@ -124,7 +124,7 @@ class MachineFields:
     device: str = option("auto", "cpu, cuda, cuda:1, mps; auto takes the best there is", change="free")
     precision: str = option(
         "auto",
-        "arithmetic of the model; auto is bf16 on GPUs that have it, else fp32",
+        "precision of the forward pass; auto is bf16 on GPUs that have it, else fp32",
         choices=("auto", "fp32", "bf16", "fp16"),
     )
     micro_batch: int = option(
@@ -192,7 +192,7 @@ class Recipe(MachineFields, RunFields, OptimFields, AugmentFields, ModelFields, 
 
     @property
     def total_epochs(self) -> float:
-        """Epochs over the kept images: fewer images are seen more often, so that the number of updates stays."""
+        """Epochs over the kept images: fewer images are seen more often, for the same number of updates."""
         return self.epochs / self.fraction
 
     @property

@@ -22,7 +22,7 @@ _MOST_IN_A_LABEL = 3
 _OPTION = "model_options."
 _SELECTED = "selected on val"
 # Resuming may change these, and yet they change what is tested, or what a batch norm sees.
-_FREE_BUT_FELT = ("select", "eval_every", "resident", "sync_batch_norm", "micro_batch")
+_FREE_BUT_COMPARED = ("select", "eval_every", "resident", "sync_batch_norm", "micro_batch")
 
 
 @dataclass(frozen=True)
@@ -174,11 +174,11 @@ def _setting(recipe: Recipe, data: str) -> dict[str, Any]:
     fields = {
         name: value
         for name, value in recipe.as_dict().items()
-        if name != "seed" and (recipe.change_rule(name) != "free" or name in _FREE_BUT_FELT)
+        if name != "seed" and (recipe.change_rule(name) != "free" or name in _FREE_BUT_COMPARED)
     }
     fields["data"] = data
     options = {f"{_OPTION}{name}": value for name, value in fields.pop("model_options").items()}
-    # First what a person tells models apart by.
+    # First the fields by which people tell models apart.
     return {"model": fields.pop("model"), **options, **fields}
 
 

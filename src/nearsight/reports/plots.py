@@ -122,5 +122,5 @@ def _values(records: Sequence[dict[str, Any]], name: str) -> list[float]:
 
 
 def _plain(text: str) -> str:
-    """A class name as matplotlib shall draw it: no formulas, no control characters, not endless."""
+    """A class name as matplotlib should draw it: no formulas, no control characters, not endless."""
     return printable(text, 40).replace("$", r"\$")

@@ -57,7 +57,7 @@ class OutOfMemoryError(RunEnded):
 
 
 class DataLoadingError(RunEnded):
-    """Reading the training data failed beyond the policy for bad images."""
+    """The data could not be read: too many bad images, or a data-loading process died."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What lies in a run folder: the name of every file, and what it holds. It imports nothing of ours.
+"""What lies in a run folder: the name of every file, and what it holds. Imports nothing of nearsight.
 
 The folder is the run: it can be moved, copied and handed on, and it holds data only, never commands.
 """
