@@ -49,7 +49,7 @@ class Broken:
 def test_a_broken_callback_is_dropped_with_one_warning():
     stream = io.StringIO()
     callbacks = CallbackList([Broken(), JsonProgress(stream)])
-    with pytest.warns(UserWarning, match="Broken failed and is left out.*the server is gone"):
+    with pytest.warns(UserWarning, match="Broken failed and is no longer called.*the server is gone"):
         callbacks.record(TRAINING)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
