@@ -58,7 +58,7 @@ def num_attention_layers(model: nn.Module) -> int:
 
 @contextmanager
 def looking(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients inside; every module's own mode is put back afterwards."""
+    """Evaluation mode and no gradients inside the context; every module's own mode is restored afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -96,6 +96,6 @@ def distillation_term(logits: Tensor, teacher_logits: Tensor, recipe: Classifica
 
 @torch.no_grad()
 def ask_teacher(teacher: nn.Module, images: Tensor, precision: torch.dtype) -> Tensor:
-    """The teacher's logits for the very images the student sees."""
+    """The teacher's logits for the same augmented images that the student sees."""
     with torch.autocast(images.device.type, precision, enabled=precision != torch.float32):
         return teacher(images)

@@ -28,8 +28,8 @@ CAPTIONS = {
         "everything off the diagonal is wrong."
     ),
     "Worst mistakes": (
-        "The images whose true class was given the smallest probability: what each is, what it was taken for, and the "
-        "probability of that."
+        "The images whose true class was given the smallest probability: true class, predicted class, and the "
+        "probability of the latter."
     ),
     "Gates": (
         "One line for each head of a gated layer, black is their mean. σ(λ) is the share of its attention that a head "

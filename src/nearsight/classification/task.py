@@ -40,7 +40,7 @@ class Targets(NamedTuple):
 
 
 class ClassificationTask(DataTask):
-    """Top-1 accuracy on an image source, by any of our models or timm's."""
+    """Classification by any of our models or timm's; top-1 accuracy selects the weights."""
 
     selection = "top1"
     data: ImageData

@@ -132,7 +132,7 @@ class _Part(LabelledSet):
     ) -> None:
         own = np.asarray(images.labels)[indices] if labels is None else labels
         super().__init__((images.names[int(i)] for i in indices), own, classes)
-        # One hop at most, however often parts are taken of parts.
+        # A part of a part refers to the original set directly.
         self._base: LabelledImages = images._base if isinstance(images, _Part) else images
         self._indices: np.ndarray = images._indices[indices] if isinstance(images, _Part) else indices
 

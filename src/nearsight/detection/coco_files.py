@@ -61,7 +61,7 @@ def read_coco(path: Path, split: str) -> BoxCollector:
 
 
 def looks_like_coco(path: Path) -> bool:
-    """Cheap: whether the first kilobytes of a json speak of what COCO's have, or its name does."""
+    """Cheap: whether the first kilobytes of a json have COCO's keys, or its name is one of COCO's."""
     try:
         with open(path, "rb") as file:
             start = file.read(4096)

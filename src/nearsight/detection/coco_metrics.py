@@ -22,7 +22,7 @@ _RECALL_LIMITS = (1, 10, MAX_DETECTIONS)
 
 
 class Found(NamedTuple):
-    """What a detector says of one image."""
+    """The detections in one image."""
 
     boxes: np.ndarray
     scores: np.ndarray
@@ -30,7 +30,7 @@ class Found(NamedTuple):
 
 
 class Truth(NamedTuple):
-    """What is in it."""
+    """The true boxes of one image."""
 
     boxes: np.ndarray
     labels: np.ndarray
@@ -150,7 +150,7 @@ def _match_image(found: Found, truth: Truth, label: int, areas: tuple[str, ...])
 
 
 def _match(overlap: np.ndarray, ignored_truth: np.ndarray, crowd: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Greedy by score: each detection takes the free true box it overlaps most, an ignored one only for want of others.
+    """Greedy by score: each detection takes the free true box it overlaps most, ignored ones only if no other is left.
 
     A crowd is never used up. Equal overlaps go to the later box, ignored ones counting as last, as in the original.
     """

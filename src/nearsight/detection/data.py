@@ -50,7 +50,7 @@ def read_detection_image(images: DetectionSet, index: int, found: dict[str, str]
 def _view_and_boxes(
     images: DetectionSet, index: int, key: int, size: tuple[int, int], settings: ViewSettings
 ) -> tuple[View, tuple[Tensor, Tensor]]:
-    """The view of an image of (height, width) `size` that belongs to a sample's key, and what can be learned there."""
+    """The view of an image of (height, width) `size` that belongs to a sample's key, and its boxes to learn."""
     view = draw_view(int(key), size, settings)
     boxes, labels = annotations_in_view(images.annotations(index), size, view, settings.size)
     return view, (torch.from_numpy(boxes), torch.from_numpy(labels))

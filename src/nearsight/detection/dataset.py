@@ -134,7 +134,7 @@ class BoxCollector:
         self._boxes: list[list[tuple[float, ...]]] = []
 
     def note(self, what: str, where: str) -> None:
-        """Something handled: count it, keep the first place."""
+        """Count something that was corrected or left out, and keep where it occurred first."""
         count, first = self.notes.get(what, (0, where))
         self.notes[what] = (count + 1, first)
 

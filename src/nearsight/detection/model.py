@@ -53,7 +53,7 @@ def _load_backbone(backbone: nn.Module, weights: dict[str, Tensor], recipe: Dete
 def with_backbone_options(recipe: DetectionRecipe, run: RunFolder) -> DetectionRecipe:
     """A recipe that starts from a classification run of its backbone gets that run's options where it states none.
 
-    Once ``run`` has begun it has them on record, whatever became of the run it started from.
+    Once ``run`` has started, its config has them, and the run it started from may be gone.
     """
     origin = _backbone_run(recipe)
     if origin is None:

@@ -93,7 +93,7 @@ class RetinaNet(nn.Module):
 
     @property
     def body(self) -> nn.Module:
-        """The registered model inside, whose attention can be looked at and which a classifier's weights fit."""
+        """The registered classifier model inside: `inspect` shows its attention, a classifier's weights fit it."""
         return self.backbone.vit if isinstance(self.backbone, ViTBackbone) else self.backbone
 
     def pad(self, images: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ _ANNOTATION_SUFFIXES = (".json", ".xml", ".txt", ".yaml", ".yml", ".names")
 
 @dataclass(frozen=True)
 class DetectionParts:
-    """What a source holds, as it is: nothing set aside, and no part need be there."""
+    """The splits of a source as it has them; none is required, none is made."""
 
     kind: str
     sets: dict[str, DetectionSet]

@@ -57,7 +57,7 @@ class DetectionTask(DataTask):
         return self.evaluator(model, split, context).summary().items()
 
     def evaluator(self, model: nn.Module, split: str, context: ProcessContext) -> CocoEvaluator:
-        """What the model finds in a split, beside what is there; every process gets the whole."""
+        """COCO's evaluation of the model's detections on a split; every process gets those of all."""
         images = self.data.split(split)
         found = dict(self.detections(model, split, context))
         if context.world_size > 1:
@@ -68,7 +68,7 @@ class DetectionTask(DataTask):
 
     @torch.no_grad()
     def detections(self, model: nn.Module, split: str, context: ProcessContext) -> Iterator[tuple[int, Found]]:
-        """This process's share of a split: an image's place in the set, and what was found in it, in its own pixels."""
+        """This process's share of a split: an image's index in the set, and its detections, in its own pixels."""
         model.eval()
         images = self.data.split(split)
         for batch in self.data.eval_batches(split, context):
@@ -88,7 +88,7 @@ class DetectionTask(DataTask):
 def found_in(
     outputs: DetectorOutputs, views: Sequence[View], sizes: Sequence[tuple[int, int]], **options: Any
 ) -> list[Found]:
-    """What raw outputs say of images of (height, width) `sizes`, seen in plain `views`: boxes in the images' pixels."""
+    """Detections from outputs on images of (height, width) `sizes`, seen in plain `views`, in the images' pixels."""
     found = []
     detections = postprocess(outputs, [(view.height, view.width) for view in views], **options)
     for one, view, size in zip(detections, views, sizes, strict=True):
@@ -98,7 +98,7 @@ def found_in(
 
 
 def compared(found: dict[int, Found], images: DetectionSet) -> CocoEvaluator:
-    """What was found in images of a set, by their places in it, beside what is there."""
+    """COCO's evaluation of detections, by index of the image in a set, against the boxes of the set."""
     if not found:
         raise ValueError(f"none of the {len(images)} images to measure on could be read, such as {images.names[0]}")
     evaluator = CocoEvaluator(len(images.classes))
@@ -113,7 +113,7 @@ def truth_of(images: DetectionSet, index: int) -> Truth:
 
 
 def coco_results(found: Iterable[tuple[int, Found]], category_ids: Sequence[int]) -> list[dict[str, Any]]:
-    """Detections in images, by their numbers, as COCO's results format has them."""
+    """Detections by image id in COCO's results format."""
     return [
         {
             "image_id": image_id,

@@ -58,7 +58,7 @@ class Detector:
         return found_in(outputs, views, image_sizes, score_threshold=score_threshold)
 
     def find_in_set(self, images: DetectionSet, bad: BadImageLog) -> dict[int, Found]:
-        """What is found in each image of a set, by its place there, batched as in training's own evaluations.
+        """The detections in each image of a set, by index, batched as in the evaluations of training.
 
         Images that cannot be read are left out and noted.
         """
@@ -156,7 +156,7 @@ def evaluate(
 
 
 def _sets_to_measure(recipe: DetectionRecipe, data: str) -> tuple[str, dict[str, DetectionSet]]:
-    """What a run's data, or other `data`, is called, and its parts: as in training, or as they are in other data."""
+    """The name and splits of a run's data as in training, or of other `data` as it is."""
     if data:
         parts = open_parts(data)
         return parts.kind, parts.sets

@@ -154,7 +154,7 @@ class CheckpointStore:
                 write_new(temporary / name, content)
             write_new(temporary / MANIFEST, to_json(_manifest(contents)))
             sync_folder(temporary)
-            if target.exists():  # damaged (a healthy one is not written again): it makes room for its successor
+            if target.exists():  # damaged (a good one is not written again): it is replaced
                 shutil.rmtree(target)
             os.rename(temporary, target)
         except BaseException:

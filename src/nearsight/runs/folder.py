@@ -119,7 +119,7 @@ class RunFolder:
 
 
 def class_names(run: str | Path) -> list[str]:
-    """The classes of a classification run; none of another folder."""
+    """The classes of a classification run; empty for any other folder."""
     path = Path(run) / CLASSES
     return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if path.is_file() else []
 

@@ -74,12 +74,12 @@ def finished_summary(run: RunFolder, total_steps: int) -> dict[str, Any] | None:
 
 
 def record_run(run: RunFolder, recipe: Recipe, data: DataRecord, device: torch.device) -> None:
-    """Write down what the run is made of. The environments of earlier starts stay on record."""
+    """Write the files that define the run. The environments of earlier starts stay in env.json."""
     for name, text in data.files.items():
         run.write_text(name, text)
     run.write_json(DATA, data.fingerprint)
     run.write_json(ENVIRONMENT, _with_earlier(run.read_json(ENVIRONMENT), describe_environment(device)))
-    # Last: a folder with a config is complete, one without is filled anew.
+    # Last: a folder with a config is complete, one without it is written again.
     run.write_text(CONFIG, freeze(recipe))
 
 

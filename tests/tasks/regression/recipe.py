@@ -11,7 +11,7 @@ from nearsight.recipes.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class ValueFields:
-    """What the numbers are like."""
+    """The numbers to predict."""
 
     value_scale: float = option(1.0, "values are learned divided by this, best their spread", change="never", low=TINY)
 

@@ -28,7 +28,7 @@ def build_model(recipe: RegressionRecipe) -> nn.Module:
 
 
 class RegressionTask(DataTask):
-    """r2 is the share of the variance that is explained: 0 for always saying the mean, 1 for no error."""
+    """r2 is the share of the variance that is explained: 0 for always predicting the mean, 1 for no error."""
 
     selection = "r2"
     data: ValueData
@@ -58,7 +58,7 @@ class RegressionTask(DataTask):
 
     @torch.no_grad()
     def predicted(self, model: nn.Module, split: str, context: ProcessContext) -> Iterator[tuple[Tensor, Tensor]]:
-        """This process's share of a split: places of pictures, and what the model says of them."""
+        """This process's share of a split: indices of pictures, and the model's predictions."""
         model.eval()
         for batch in self.data.eval_batches(split, context):
             with torch.autocast(context.device.type, context.precision, enabled=context.precision != torch.float32):

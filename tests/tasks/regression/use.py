@@ -1,4 +1,4 @@
-"""Using a finished run: its measures on some data, its predictions for some pictures."""
+"""Using a finished run: evaluation on data, and predictions for pictures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from regression.task import RegressionTask, build_model
 
 
 def run_recipe(folder: RunFolder) -> RegressionRecipe:
-    """The run's recipe; it has weights of its own, and no longer needs those that it started from."""
+    """The run's recipe; it has weights of its own and does not need those that it started from."""
     return folder.recipe(RegressionRecipe).with_changes(init_from="")
 
 
@@ -44,7 +44,7 @@ def evaluate(
 
 
 class Regressor:
-    """The selected weights of a run, ready to look at pictures."""
+    """The selected weights of a run, ready to predict."""
 
     notes = ()
 
