@@ -62,7 +62,7 @@ def flex_attention_step(side: int) -> Callable[..., Tensor]:
     compiled = torch.compile(flex_attention, dynamic=False)
 
     def attend(projected: Tensor, row_embedding: Tensor, col_embedding: Tensor) -> Tensor:
-        query, value, key = projected.unbind(3)
+        query, key, value = projected.unbind(3)
         dtype, half = query.dtype, query.shape[-1] // 2
         by_row = torch.einsum("bijnd,gkd->bnijk", query[..., :half], row_embedding.to(dtype)).flatten(2, 3)
         by_col = torch.einsum("bijnd,gkd->bnijk", query[..., half:], col_embedding.to(dtype)).flatten(2, 3)
