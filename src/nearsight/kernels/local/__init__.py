@@ -1,4 +1,4 @@
-"""Local attention (SASA's Eq. 3) through the fastest backend that can run: `triton`, `cpu`, or the equation itself."""
+"""Local attention (SASA's Eq. 3) through the first backend that can run: `triton`, `numba`, `cpu`, the equation."""
 
 from torch import Tensor
 
@@ -6,6 +6,7 @@ from ...functional import local as equation
 from ...functional.local import Border, query_key_value
 from ..dispatch import HAS_TRITON, Backend, Verdict, choose, nothing_against, verdicts, without_triton
 from .cpu import CPU
+from .numba import NUMBA
 from .window import Embeddings, Window
 
 if HAS_TRITON:
@@ -23,7 +24,7 @@ def _reference(projected: Tensor, embeddings: Embeddings, window: Window) -> Ten
     )
 
 
-BACKENDS = [TRITON, CPU, Backend("reference", nothing_against, _reference)]
+BACKENDS = [TRITON, NUMBA, CPU, Backend("reference", nothing_against, _reference)]
 
 
 def _checked(projected: Tensor, row: Tensor | None, col: Tensor | None, window: Window) -> Embeddings:

@@ -14,13 +14,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.flop_counter import register_flop_formula
 
 from ...functional.local import query_key_value
 from ...geometry import window_padding
-from ..compat import plain_operators_needed
-from ..dispatch import Backend
-from .window import Embeddings, Window, local_attention_flops
+from .cpu_operator import cpu_backend, cpu_operator
 
 TILE = 4
 CHUNK_LOGITS = 1 << 19  # two megabytes of float32: a core's share of the cache
@@ -159,13 +156,9 @@ class _Image(NamedTuple):
         return _query_tiles(self.query, first, last), keys, _key_tiles(self.value, problem.halo, first, last)
 
 
-# Autocast is for what users call; inside, the type of the arithmetic is chosen.
-@torch.library.custom_op("nearsight::local_attention_cpu", mutates_args=(), device_types="cpu")
-@torch.autocast("cpu", enabled=False)
-def local_attention_cpu(
+def _forward(
     projected: Tensor, row_embedding: Tensor | None, col_embedding: Tensor | None, kernel_size: int, mask: bool
 ) -> Tensor:
-    """The forward pass as an operator."""
     problem = _problem(projected, kernel_size, mask)
     row, col = (x if x is None else x.to(_arithmetic_type(projected)) for x in (row_embedding, col_embedding))
     output = projected.new_empty((*projected.shape[:3], *projected.shape[4:]))
@@ -187,14 +180,7 @@ def _write(image: Tensor, tiles: Tensor, problem: _Problem, first: int, last: in
     image[first * TILE : end] = rows[: end - first * TILE, : problem.width]
 
 
-@local_attention_cpu.register_fake
-def _(projected, row_embedding, col_embedding, kernel_size, mask):
-    return projected.new_empty((*projected.shape[:3], *projected.shape[4:]))
-
-
-@torch.library.custom_op("nearsight::local_attention_cpu_backward", mutates_args=(), device_types="cpu")
-@torch.autocast("cpu", enabled=False)
-def local_attention_cpu_backward(
+def _backward(
     grad_output: Tensor, projected: Tensor, row_embedding: Tensor | None, col_embedding: Tensor | None,
     kernel_size: int, mask: bool,
 ) -> list[Tensor]:  # fmt: skip
@@ -255,53 +241,4 @@ def _position_gradients(
     grad_embedding += share if grad_embedding.shape[0] > 1 else share.sum(dim=0, keepdim=True)
 
 
-@local_attention_cpu_backward.register_fake
-def _(grad_output, projected, row_embedding, col_embedding, kernel_size, mask):
-    inputs = (projected, row_embedding, col_embedding)
-    return [projected.new_empty(0) if x is None else x.new_empty(x.shape) for x in inputs]
-
-
-def _setup_context(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[:3])
-    ctx.options = inputs[3:]
-
-
-def _backward(ctx, grad_output):
-    inputs = ctx.saved_tensors
-    grads = torch.ops.nearsight.local_attention_cpu_backward(grad_output, *inputs, *ctx.options)
-    return *(None if x is None else g for x, g in zip(inputs, grads, strict=True)), None, None
-
-
-local_attention_cpu.register_autograd(_backward, setup_context=_setup_context)
-
-
-@register_flop_formula(torch.ops.nearsight.local_attention_cpu)
-def _(projected, row, col, kernel_size, mask, out_shape=None, **_):
-    return local_attention_flops(projected, kernel_size, row is not None)
-
-
-@register_flop_formula(torch.ops.nearsight.local_attention_cpu_backward)
-def _(grad, projected, row, col, kernel_size, mask, out_shape=None, **_):
-    return 2 * local_attention_flops(projected, kernel_size, row is not None)
-
-
-def refusal(projected: Tensor, embeddings: Embeddings, window: Window) -> str | None:
-    """Why the tiled products cannot run on these arguments, or None."""
-    reason = plain_operators_needed()
-    if reason is not None:
-        return reason
-    if projected.device.type != "cpu":
-        return f"the tensors are on {projected.device.type}, not on the CPU"
-    if window.stride != 1:
-        return f"stride {window.stride} is not 1"
-    if projected.numel() == 0:
-        return "there is nothing to compute"
-    return None
-
-
-def run(projected: Tensor, embeddings: Embeddings, window: Window) -> Tensor:
-    row, col = embeddings or (None, None)
-    return torch.ops.nearsight.local_attention_cpu(projected, row, col, window.kernel_size, window.border == "mask")
-
-
-CPU = Backend("cpu", refusal, run)
+CPU = cpu_backend("cpu", cpu_operator("local_attention_cpu", _forward, _backward))

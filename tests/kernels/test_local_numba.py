@@ -1,0 +1,162 @@
+"""Local attention by loops that numba compiles: as near to the equation as float32 is, whatever sizes and threads."""
+
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from nearsight.functional.local import local_attention as equation
+from nearsight.functional.local import query_key_value
+from nearsight.kernels import explain_local_attention, local_attention
+from nearsight.kernels.local import numba as backend
+
+needs_numba = pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")
+
+
+def arguments(batch, height, width, heads, dim, kernel_size, *, sets=1, content=True, positions=True):
+    projected = torch.randn(batch, height, width, 3 if content else 2, heads, dim, requires_grad=True)
+    if not positions:
+        return (projected,)
+    return projected, *(torch.randn(sets, kernel_size, dim // 2, requires_grad=True) for _ in range(2))
+
+
+def outputs_and_gradients(inputs, gradient, **options):
+    output = local_attention(*inputs, **options)
+    return output, *torch.autograd.grad(output, inputs, gradient)
+
+
+@needs_numba
+@pytest.mark.parametrize("border", ["mask", "zeros"])
+@pytest.mark.parametrize(
+    ("sizes", "options"),
+    [
+        ((2, 5, 9, 2, 6, 7), {}),  # less than a vector in a row
+        ((2, 3, 37, 3, 8, 3), {"sets": 3}),  # more than two vectors in a row
+        ((1, 13, 17, 1, 10, 4), {}),  # an even window
+        ((2, 4, 6, 2, 5, 3), {"positions": False}),  # an odd number of channels
+        ((3, 4, 17, 1, 4, 2), {"content": False}),
+        ((19, 3, 5, 2, 2, 5), {}),  # sixteen images side by side, and three more
+        ((40, 2, 2, 2, 16, 7), {"sets": 2}),  # windows far larger than the image
+        ((17, 1, 1, 2, 6, 7), {}),
+        ((33, 7, 3, 1, 4, 3), {"content": False}),
+    ],
+)
+def test_values_and_gradients_are_the_equation_s(border, sizes, options):
+    inputs, kernel_size = arguments(*sizes, **options), sizes[-1]
+    exact_inputs = [x.detach().double().requires_grad_() for x in inputs]
+    projected, *embeddings = exact_inputs
+    exact = equation(*query_key_value(projected), *embeddings, kernel_size=kernel_size, border=border)
+    gradient = torch.randn(exact.shape)
+    wanted = (exact, *torch.autograd.grad(exact, exact_inputs, gradient.double()))
+    found = outputs_and_gradients(inputs, gradient, kernel_size=kernel_size, border=border, backend="numba")
+    for got, right in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got.double(), right, rtol=1e-5, atol=2e-5)
+
+
+@needs_numba
+def test_lanes_are_pixels_of_a_row_or_images_by_what_is_less_work():
+    few_large, many_small = torch.empty(4, 56, 56, 3, 8, 8), torch.empty(128, 4, 4, 3, 8, 4)
+    assert not backend._plan(few_large, 7, True).by_image
+    assert backend._plan(many_small, 7, True).by_image
+
+
+@needs_numba
+@pytest.mark.parametrize("sizes", [(3, 6, 20, 2, 4, 5), (37, 3, 4, 2, 4, 5)])
+def test_threads_and_repetition_change_no_bit(sizes, monkeypatch):
+    inputs, kernel_size = arguments(*sizes), sizes[-1]
+    gradient = torch.randn(*sizes[:5])
+    runs = []
+    for threads in (1, 1, 2, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        runs.append(outputs_and_gradients(inputs, gradient, kernel_size=kernel_size, backend="numba"))
+    for run in runs[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(run, runs[0], strict=True))
+
+
+@needs_numba
+def test_every_result_is_written(monkeypatch):
+    """Fresh memory is full of NaN here: what is not written would show."""
+    empty = torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *size, **options: empty(*size, **options).fill_(float("nan")))
+    for sizes in ((2, 5, 9, 2, 6, 7), (20, 2, 3, 2, 4, 3)):
+        inputs = arguments(*sizes)
+        found = outputs_and_gradients(inputs, torch.randn(*sizes[:5]), kernel_size=sizes[-1], backend="numba")
+        assert all(torch.isfinite(one).all() for one in found)
+
+
+@needs_numba
+def test_a_pixel_that_is_not_a_number_reaches_its_windows_alone():
+    projected = torch.randn(1, 9, 20, 3, 1, 4)
+    projected[0, 4, 10] = float("nan")
+    found = local_attention(projected, kernel_size=3, backend="numba")
+    touched = torch.isnan(found[0, ..., 0, 0])
+    assert touched.sum() == 9
+    assert touched[3:6, 9:12].all()
+
+
+@needs_numba
+def test_large_logits_overflow_nothing():
+    inputs = [x.detach() for x in arguments(1, 5, 7, 1, 4, 3)]
+    inputs[0] *= 100
+    projected, *embeddings = (x.double() for x in inputs)
+    exact = equation(*query_key_value(projected), *embeddings, kernel_size=3)
+    found = local_attention(*inputs, kernel_size=3, backend="numba")
+    torch.testing.assert_close(found.double(), exact, rtol=1e-3, atol=1e-2)
+
+
+@needs_numba
+def test_half_precision_keeps_its_type():
+    inputs = tuple(x.detach().bfloat16().requires_grad_() for x in arguments(2, 5, 7, 2, 8, 3))
+    found = outputs_and_gradients(inputs, torch.randn(2, 5, 7, 2, 8).bfloat16(), kernel_size=3, backend="numba")
+    assert {one.dtype for one in found} == {torch.bfloat16}
+
+
+@needs_numba
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # raised inside the check itself
+def test_the_operator_passes_torch_s_own_checks():
+    inputs = arguments(2, 3, 5, 1, 2, 3)
+    checks = ("test_schema", "test_autograd_registration", "test_faketensor")
+    torch.library.opcheck(torch.ops.nearsight.local_attention_numba.default, (*inputs, 3, True), test_utils=checks)
+
+
+@needs_numba
+def test_what_it_cannot_do_it_says():
+    verdict = {
+        one.backend: str(one) for one in explain_local_attention(torch.randn(1, 5, 5, 3, 1, 4).double(), kernel_size=3)
+    }
+    assert "float64" in verdict["numba"]
+    assert verdict["cpu"] == "cpu: runs"
+
+
+def test_without_numba_the_tiles_run():
+    code = """
+import sys
+sys.modules["numba"] = None  # as if it were not installed
+import torch
+from nearsight.kernels import explain_local_attention, local_attention
+x = torch.randn(1, 5, 7, 3, 2, 4)
+said = {one.backend: str(one) for one in explain_local_attention(x, kernel_size=3)}
+assert "numba cannot be loaded" in said["numba"], said
+assert said["cpu"] == "cpu: runs", said
+exact = local_attention(x, kernel_size=3, backend="reference")
+torch.testing.assert_close(local_attention(x, kernel_size=3), exact)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_numba
+def test_without_a_folder_for_its_cache_it_compiles_anew():
+    code = """
+from numba.core import caching
+caching.CacheImpl._locator_classes = []  # nowhere to write
+import torch
+from nearsight.kernels import local_attention
+x = torch.randn(1, 5, 7, 3, 2, 4)
+exact = local_attention(x, kernel_size=3, backend="reference")
+torch.testing.assert_close(local_attention(x, kernel_size=3, backend="numba"), exact)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
