@@ -308,7 +308,11 @@ ATTENTION_HEADS = "retinanet_sasa_resnet26_convstem_attention_heads"
         (ATTENTION_HEADS, {"head_atention": {"start": "random"}}, "did you mean head_attention"),
         (ATTENTION_HEADS, {"shortcut": 0}, "shortcut must be true or false, not 0"),
         ("retinanet_resnet26", {"shortcut": False}, "both are of convolutions"),
-        (ATTENTION_HEADS, {"backend": "cuda"}, "backend 'cuda' is unknown; choose one of triton, cpu, reference"),
+        (
+            ATTENTION_HEADS,
+            {"backend": "cuda"},
+            "backend 'cuda' is unknown; choose one of triton, numba, cpu, reference",
+        ),
         (ATTENTION_HEADS, {"channels": True}, "channels must be a whole number"),
         ("retinanet_resnet26", {"attention": {"start": "random"}}, "resnet26 has no local attention"),
         ("retinanet_deit_tiny", {"attention": {"start": "random"}}, "deit_tiny has no local attention"),
