@@ -4,6 +4,8 @@ from typing import cast
 
 import torch
 
+LANES = 16  # float32 numbers of a vector in loops that numba compiles
+
 
 def ceil_div(length: int, part: int) -> int:
     return -(-length // part)

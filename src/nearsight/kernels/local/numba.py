@@ -1,7 +1,7 @@
 """Local attention on a CPU by loops that numba compiles (`numba_loops`).
 
-The first call of all compiles them; later processes read them from numba's cache on the disk. Where numba cannot be
-loaded, the backend says so and the tiles of `cpu` run instead.
+The first call on a machine compiles them; later processes read them from numba's cache on the disk. Where numba cannot
+be loaded, the backend says so and the tiles of `cpu` run instead.
 """
 
 import os
@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..sizes import LANES
 from . import cpu_operator
 from .cpu_operator import cpu_backend
 from .window import Embeddings, Window
 
-LANES = 16
 LARGEST_MAP = 2**20  # numbers of a padded map when 16 images lie side by side: four megabytes
 GATHERING = 1.5  # what a vector over images costs beside one along a row: its pixels lie far apart
 SUPPORTED_TYPES = (torch.float32, torch.bfloat16, torch.float16)

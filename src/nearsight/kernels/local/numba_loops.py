@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from ..numba_vectors import LANES, add, div, exp, fma, get, load, maximum, mul, put, splat, store, sub, zeros
+from ..numba_vectors import add, div, exp, fma, get, load, maximum, mul, put, splat, store, sub, zeros
+from ..sizes import LANES
 
 ZERO, ONE = np.float32(0), np.float32(1)
 LOWEST, OUTSIDE = np.float32(-3e38), np.float32(-1e30)
