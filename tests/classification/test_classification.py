@@ -33,6 +33,7 @@ from nearsight.models import create_model
 from nearsight.recipes.files import apply_changes, freeze, named_recipe
 from nearsight.reports.compare import Setting, compare_runs, comparison_plot, describe_setting, welch_p
 from nearsight.runs.folder import RunFolder
+from nearsight.runs.layout import DATA
 
 CPU = torch.device("cpu")
 AWFUL = "<script>alert('$x$')</script>"
@@ -149,8 +150,55 @@ def test_fraction_keeps_the_same_images_and_lists_them(folder):
     task = ClassificationTask(_recipe(folder, fraction=0.5))
     names = task.files()["train_images.txt"].split()
     assert len(names) == 18
-    assert task.recipe.total_epochs == 6
     assert ClassificationTask(_recipe(folder, fraction=0.5, seed=9)).files()["train_images.txt"].split() == names
+
+
+def test_a_share_of_the_images_is_trained_on_as_long_as_all(folder, tmp_path, monkeypatch):
+    """The same batch, rates, number of samples and evaluations; the kept images share the samples evenly."""
+    logs, samples = {}, {}
+    for fraction in (1.0, 0.34):
+        recipe = _recipe(folder, fraction=fraction, epochs=3.0, batch=32, warmup_epochs=0.5, eval_every=0.5, repeats=1)
+        run = RunFolder(tmp_path / str(fraction))
+        assert train(recipe, run, fit_batch=True)["steps"] == 3 * (36 // 8)
+        assert run.recipe().batch == 8
+        logs[fraction] = [(line["kind"], line["step"], line["epoch"], line.get("lr")) for line in run.metrics()]
+        task = ClassificationTask(run.recipe())
+        samples[fraction] = [name for step in range(12) for name in task.sample_names(step)]
+    assert logs[1.0] == logs[0.34]
+    assert len(samples[0.34]) == len(samples[1.0]) == 12 * 8
+    shown = np.unique(samples[0.34], return_counts=True)[1]
+    assert len(shown) == 12
+    # 12 of the 108 samples fall to the rest that each epoch drops.
+    assert shown.min() >= 8 - 3
+    assert shown.max() <= 9
+    assert "12 training images kept, an epoch still shows 36" in ClassificationTask(run.recipe()).describe()[0]
+
+
+def test_a_share_is_resumed_in_the_middle_of_a_pass(folder):
+    task = ClassificationTask(_recipe(folder, fraction=0.5, batch=8, resident="on"))
+    context = ProcessContext(CPU, micro_batch=8)
+    whole, part = task.feed(0, context), task.feed(3, context)
+    for _ in range(3):
+        next(whole)
+    for _ in range(7):
+        (one,), (other,) = next(whole), next(part)
+        assert torch.equal(one["keys"], other["keys"])
+        assert torch.equal(one["indices"], other["indices"])
+
+
+def test_a_run_that_counted_epochs_of_a_share_is_used_but_not_resumed(folder, tmp_path):
+    run = RunFolder(tmp_path / "run")
+    recipe = _recipe(folder, fraction=0.5, epochs=1.0, warmup_epochs=0.5)
+    train(recipe, run)
+    recorded = run.read_json(DATA)
+    assert recorded.pop("whole_train") == 36
+    run.write_json(DATA, {**recorded, "whole_train": 37})
+    with pytest.raises(ValueError, match="has other images or labels in whole_train"):
+        train(recipe, run)
+    run.write_json(DATA, recorded)  # as earlier versions wrote it
+    with pytest.raises(ValueError, match=r"over the images that fraction 0\.5 keeps, .* to train, start a new run"):
+        train(recipe, run)
+    assert not evaluate(run.path, split="val", device="cpu").notes
 
 
 def test_report_is_complete_and_harmless(run):

@@ -238,9 +238,10 @@ def test_recipes_that_cannot_work_are_refused(changes, message):
 
 
 def test_a_fraction_keeps_as_many_updates():
-    task = DetectionTask(tiny_recipe(fraction=0.5))
+    task, whole = (DetectionTask(tiny_recipe(fraction=fraction)) for fraction in (0.5, 1.0))
     assert len(task.data.splits.train) == 18
-    assert task.steps_per_epoch == 3
+    assert task.steps_per_epoch == whole.steps_per_epoch == 6
+    assert len(task.data.order(0)) == 36
 
 
 def test_drawing_marks_found_and_true_boxes():

@@ -29,6 +29,22 @@ def test_repeated_augmentation_keeps_the_length_and_is_fair(count, repeats):
     assert order.keys[1] == sample_keys(0, 0, int(order.indices[1]), 1)
 
 
+@pytest.mark.parametrize(("count", "size", "repeats"), [(7, 53, 1), (7, 53, 3), (1, 5, 2), (53, 53, 3)])
+def test_epochs_of_a_share_are_passes_one_after_the_other(count, size, repeats):
+    """Cut out of one endless row of showings: in every r passes each image r times, no key twice."""
+    epochs = [epoch_order(count, 4, epoch, size=size, repeats=repeats) for epoch in range(9)]
+    assert all(len(order) == size for order in epochs)
+    indices, keys = (np.concatenate([getattr(order, name) for order in epochs]) for name in ("indices", "keys"))
+    cycle = count * repeats
+    whole = indices[: len(indices) // cycle * cycle].reshape(-1, cycle)
+    assert all(set(np.bincount(shown, minlength=count)) == {repeats} for shown in whole)
+    assert count < 7 or len({tuple(shown) for shown in whole}) == len(whole)
+    assert len(set(keys)) == len(keys)
+    passes = [epoch_order(count, 4, number, repeats=repeats) for number in range(3)]
+    assert indices[: 3 * count].tolist() == np.concatenate([order.indices for order in passes]).tolist()
+    assert keys[: 3 * count].tolist() == np.concatenate([order.keys for order in passes]).tolist()
+
+
 @pytest.mark.parametrize("world", [1, 2, 3, 6])
 def test_processes_share_each_global_batch(world):
     order = epoch_order(50, 0, 0)

@@ -157,10 +157,6 @@ def test_files_of_the_first_format_are_read(kind):
         assert own["model_options"]["attention"] == options["backbone_attention"]
 
 
-def test_fewer_images_mean_more_epochs():
-    assert ClassificationRecipe(epochs=30.0, fraction=0.1).total_epochs == pytest.approx(300)
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [

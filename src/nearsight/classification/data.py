@@ -30,9 +30,10 @@ def open_splits(recipe: ClassificationRecipe) -> LabelledSplits:
     named = splits.named
     if recipe.first_classes:
         named = {name: first_classes(images, recipe.first_classes) for name, images in named.items()}
-    if recipe.fraction < 1:
-        named["train"] = per_class_fraction(named["train"], recipe.fraction, recipe.data_seed)
-    return Splits(named["train"], named["val"], named.get("test"), splits.origin)
+    splits = Splits(named["train"], named["val"], named.get("test"), splits.origin)
+    if recipe.fraction == 1:
+        return splits
+    return splits.with_share(per_class_fraction(splits.train, recipe.fraction, recipe.data_seed))
 
 
 class ImageData(TaskData[LabelledImages]):

@@ -50,7 +50,7 @@ class ClassificationTask(DataTask):
     ) -> None:
         if splits is None:
             splits = open_splits(recipe)
-            recipe = check_batch(recipe, len(splits.train), fit=fit_batch)
+            recipe = check_batch(recipe, splits, fit=fit_batch)
         self.recipe = recipe
         self.data = ImageData(recipe, splits)
         self.num_classes = len(self.data.classes)

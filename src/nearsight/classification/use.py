@@ -50,7 +50,8 @@ def evaluate(
     values = dict(task.evaluate(model, "val" if data else split, context))
     bad = task.data.bad("val" if data else split).reasons
     notes = [f"unreadable, and replaced by another image of its class: {name}: {why}" for name, why in bad.items()]
-    if not data and folder.read_json(DATA) != task.fingerprint():
+    trained_on = folder.read_json(DATA) or {}
+    if not data and any(trained_on.get(name) != images.fingerprint() for name, images in task.data.splits.named.items()):
         notes.append(f"warning: {recipe.data} has changed since the run was trained on it")
     return Evaluation(origin, split, values, tuple(notes))
 

@@ -163,8 +163,7 @@ def open_splits(recipe: DetectionRecipe) -> DetectionSplits:
         return splits
     ranks = name_ranks(splits.train.names, recipe.data_seed)
     keep = max(round(recipe.fraction * len(splits.train)), 1)
-    train = splits.train.subset(np.sort(np.argsort(ranks, kind="stable")[:keep]))
-    return Splits(train, splits.val, splits.test, splits.origin, splits.notes)
+    return splits.with_share(splits.train.subset(np.sort(np.argsort(ranks, kind="stable")[:keep])))
 
 
 class DetectionData(TaskData[DetectionSet]):

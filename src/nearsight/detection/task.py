@@ -31,7 +31,7 @@ class DetectionTask(DataTask):
 
     def __init__(self, recipe: DetectionRecipe, *, fit_batch: bool = False) -> None:
         splits = open_splits(recipe)
-        self.recipe = recipe = check_batch(recipe, len(splits.train), fit=fit_batch)
+        self.recipe = recipe = check_batch(recipe, splits, fit=fit_batch)
         self.data = DetectionData(recipe, splits)
         self.num_classes = len(self.data.splits.train.classes)
 

@@ -22,6 +22,7 @@ from nearsight.images.imageset import BadImageLog, Images, Splits, TooManyBadIma
 from nearsight.recipes.recipe import R, Recipe
 from nearsight.reports.page import Page
 from nearsight.runs.exits import DataLoadingError
+from nearsight.runs.layout import WHOLE_TRAIN
 
 _LARGEST_RESIDENT = 2 * 2**30  # bytes of images that are kept on the device by default
 
@@ -49,13 +50,14 @@ class TaskData(ABC, Generic[Images]):
 
     @property
     def steps_per_epoch(self) -> int:
-        return len(self.splits.train) // self.recipe.batch
+        return self.splits.epoch_size // self.recipe.batch
 
     def split(self, name: str) -> Images:
         return self.splits.split(name)
 
     def order(self, epoch: int) -> EpochOrder:
-        return epoch_order(len(self.splits.train), self.recipe.seed, epoch, repeats=self.recipe.repeats)
+        count, size = len(self.splits.train), self.splits.epoch_size
+        return epoch_order(count, self.recipe.seed, epoch, size=size, repeats=self.recipe.repeats)
 
     def bad(self, split: str) -> BadImageLog:
         """The unreadable images met so far in a split."""
@@ -121,12 +123,15 @@ class DataTask:
     def describe(self) -> list[str]:
         """For the user: where the images come from and how they are read."""
         recipe, splits = self.data.recipe, self.data.splits
-        kept = "" if recipe.fraction == 1 else f"; {len(splits.train)} training images kept"
+        share = f"; {len(splits.train)} training images kept, an epoch still shows {splits.epoch_size}"
+        kept = "" if recipe.fraction == 1 else share
         where = "resident on the device" if self.data.resident else f"streamed by {recipe.workers} workers"
         return [f"data: {line}" for line in (f"{splits.origin}{kept}; {where}", *splits.notes)]
 
     def fingerprint(self) -> dict[str, Any]:
-        return {name: images.fingerprint() for name, images in self.data.splits.named.items()}
+        splits = self.data.splits
+        prints: dict[str, Any] = {name: images.fingerprint() for name, images in splits.named.items()}
+        return prints if splits.whole is None else {**prints, WHOLE_TRAIN: splits.whole}
 
     def sample_names(self, step: int) -> list[str]:
         epoch, place = divmod(step, self.steps_per_epoch)
@@ -188,17 +193,19 @@ _UPDATES = 4  # in an epoch
 
 
 def suggested_batch(count: int) -> int:
-    """A power of two that leaves an epoch of ``count`` images ``_UPDATES`` or more, or as many as there can be."""
+    """A power of two that leaves an epoch of ``count`` samples ``_UPDATES`` or more, or as many as there can be."""
     return max(2, 2 ** (count.bit_length() - 3))
 
 
-def check_batch(recipe: R, count: int, *, fit: bool = False) -> R:
-    """``recipe``, once it is known that ``count`` training images fill its batch.
+def check_batch(recipe: R, splits: Splits[Any], *, fit: bool = False) -> R:
+    """``recipe``, once it is known that an epoch fills its batch.
 
-    With ``fit``, or ``batch_auto``, a set that does not fill four batches gets smaller ones.
+    With ``fit``, or ``batch_auto``, a set that does not fill four batches gets smaller ones. A share of a set has the
+    batch of the whole set.
     """
-    if count < 2:
-        raise ValueError(f"there {'is one training image' if count else 'are no training images'}; at least two needed")
+    kept, count = len(splits.train), splits.epoch_size
+    if kept < 2:
+        raise ValueError(f"there {'is one training image' if kept else 'are no training images'}; at least two needed")
     suggested = suggested_batch(count)
     if (fit or recipe.batch_auto) and count < _UPDATES * recipe.batch and suggested < recipe.batch:
         return recipe.with_changes(batch=suggested)

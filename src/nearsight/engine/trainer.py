@@ -44,7 +44,7 @@ class Trainer:
     ) -> None:
         self.task, self.recipe, self.folder, self.world = task, recipe, folder, world
         self.device, self.stop, self.callbacks = device, stop, CallbackList()
-        self.total_steps = max(1, round(recipe.total_epochs * task.steps_per_epoch))
+        self.total_steps = max(1, round(recipe.epochs * task.steps_per_epoch))
         self.eval_interval = max(1, round(recipe.eval_every * task.steps_per_epoch))
         self.micro_batch, self.accumulation = cut_batch(recipe, world, task.batch_multiple)
         self.progress = Progress()
@@ -69,7 +69,7 @@ class Trainer:
         if step > self.total_steps:
             raise ValueError(
                 f"the run has taken {step} steps, and --epochs {self.recipe.epochs:g} makes {self.total_steps}; use at "
-                f"least --epochs {math.ceil(100 * step / steps * self.recipe.fraction) / 100:g}"
+                f"least --epochs {math.ceil(100 * step / steps) / 100:g}"
             )
 
     def run(self) -> None:

@@ -30,7 +30,7 @@ class EpochOrder:
     repeats: np.ndarray
     """int64 [M]: which showing of the image this is (0 without repeated augmentation)."""
     keys: np.ndarray
-    """int64 [M]: hash of (seed, epoch, index, repeat); everything random about a sample follows from it."""
+    """int64 [M]: hash of (seed, pass, index, repeat); everything random about a sample follows from it."""
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -74,19 +74,32 @@ def local_batch(batch: int, world: int) -> int:
     return batch // world
 
 
-def epoch_order(count: int, seed: int, epoch: int, *, repeats: int = 1, shuffle: bool = True) -> EpochOrder:
+def epoch_order(
+    count: int, seed: int, epoch: int, *, size: int | None = None, repeats: int = 1, shuffle: bool = True
+) -> EpochOrder:
     """The order of one epoch over `count` images: a pure function of its arguments.
 
-    With repeated augmentation (`repeats` = r > 1) an epoch still has `count` samples: count / r images, r differently
-    augmented copies of each, side by side, so that they meet in one global batch. One permutation serves r epochs in
-    turn, hence every image is shown exactly r times in every r epochs.
+    An epoch has `size` samples (by default `count`). Where the images are a share of a larger set, `size` is that of
+    the larger set: the epoch then has several passes over the images, each in an order of its own, and goes on where
+    the one before it ended. An image may come twice in the batch in which one pass ends and the next begins.
+
+    With repeated augmentation (`repeats` = r > 1) the length stays: size / r images, r differently augmented copies of
+    each, side by side, so that they meet in one global batch. One permutation serves r passes in turn, hence every
+    image is shown exactly r times in every r passes.
     """
-    if count < 1 or repeats < 1:
-        raise ValueError(f"count and repeats must be positive, got {count} and {repeats}")
-    slots = np.arange(count, dtype=np.int64) + (epoch % repeats) * count
-    order = permutation(count, seed, epoch // repeats) if shuffle else np.arange(count, dtype=np.int64)
-    indices, showing = order[slots // repeats], slots % repeats
-    return EpochOrder(indices, showing, sample_keys(seed, epoch, indices, showing))
+    if count < 1 or repeats < 1 or (size is not None and size < 1):
+        raise ValueError(f"count, size and repeats must be positive, got {count}, {size} and {repeats}")
+    size = count if size is None else size
+    places = np.arange(epoch * size, (epoch + 1) * size, dtype=np.int64)
+    cycles, slots = np.divmod(places, count * repeats)
+    orders = np.stack(
+        [
+            permutation(count, seed, cycle) if shuffle else np.arange(count, dtype=np.int64)
+            for cycle in range(int(cycles[0]), int(cycles[-1]) + 1)
+        ]
+    )
+    indices, showing = orders[cycles - cycles[0], slots // repeats], slots % repeats
+    return EpochOrder(indices, showing, sample_keys(seed, places // count, indices, showing))
 
 
 class _Batches(Dataset):

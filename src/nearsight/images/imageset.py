@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar, overload
 
 import numpy as np
@@ -49,6 +49,17 @@ class Splits(Generic[Images]):
     """One line for the user: what was recognised, how many images, how val was made."""
     notes: tuple[str, ...] = ()
     """What was corrected or left out, with counts and an example each."""
+    whole: int | None = None
+    """Training images of the set that `train` is a share of, if it is one."""
+
+    @property
+    def epoch_size(self) -> int:
+        """Samples of an epoch: as many as the whole set has training images, however few of them are kept."""
+        return len(self.train) if self.whole is None else self.whole
+
+    def with_share(self, train: Images) -> Splits[Images]:
+        """Only these of the training images; epochs stay as long as they were."""
+        return replace(self, train=train, whole=self.epoch_size)
 
     @property
     def named(self) -> dict[str, Images]:

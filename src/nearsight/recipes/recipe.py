@@ -23,7 +23,7 @@ class DataFields:
     data: str = option("", "what to learn from: a folder, a file, an archive or the name of a dataset", change="never")
     fraction: float = option(
         1.0,
-        "share of the training images to keep (of each class); epochs grow by 1/fraction",
+        "share of the training images to keep (of each class); an epoch still shows as many samples as all of them",
         change="never",
         low=TINY,
         high=1,
@@ -66,7 +66,7 @@ class OptimFields:
     """Optimisation."""
 
     optimizer: str = option("adamw", "AdamW, or SGD with Nesterov momentum", choices=("adamw", "sgd"), change="never")
-    epochs: float = option(300.0, "passes over the training set (before 1/fraction)", low=TINY)
+    epochs: float = option(300.0, "passes over the training set (before fraction)", low=TINY)
     batch: int = option(
         1024, "images per update over all processes; the machine only decides how it is cut", change="never", low=1
     )
@@ -189,11 +189,6 @@ class Recipe(MachineFields, RunFields, OptimFields, AugmentFields, ModelFields, 
     def peak_lr(self) -> float:
         """The learning rate after scaling with the batch."""
         return self.lr * self.batch / self.lr_batch if self.lr_batch else self.lr
-
-    @property
-    def total_epochs(self) -> float:
-        """Epochs over the kept images: fewer images are seen more often, for the same number of updates."""
-        return self.epochs / self.fraction
 
     @property
     def stated_options(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from nearsight.recipes.files import freeze
 from nearsight.recipes.recipe import Recipe, differences
 from nearsight.runs.exits import DiskError
 from nearsight.runs.folder import RunFolder
-from nearsight.runs.layout import CONFIG, DATA, DONE, ENVIRONMENT, LOCK
+from nearsight.runs.layout import CONFIG, DATA, DONE, ENVIRONMENT, LOCK, WHOLE_TRAIN
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,12 @@ def check_run(run: RunFolder, recipe: Recipe, data: DataRecord, *, total_steps: 
         if changed:
             # Another fraction, split or seed takes other images; where settings differ, they are the reason.
             check_same_experiment(old.with_changes(data=recipe.data), recipe, override=True)
+            if changed == [WHOLE_TRAIN] and WHOLE_TRAIN not in identity:
+                raise ValueError(
+                    f"{run.path} counted epochs over the images that fraction {old.fraction:g} keeps, an older rule with "
+                    "other updates in another order. Its weights can be used; to train, start a new run, with another "
+                    "--run"
+                )
             raise ValueError(
                 f"the data changed since the run was started on {old.data}: {recipe.data} has other images or labels "
                 f"in {', '.join(changed)}. Start a new run, with another --run"

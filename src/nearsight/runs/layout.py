@@ -34,6 +34,9 @@ DESCRIPTIONS = {
 }
 """What a person may want to open, in this order; besides these there are the lock, trackers' files and the report."""
 
+WHOLE_TRAIN = "whole_train"
+"""In ``data.json`` beside the splits: images of the training set that `fraction` took a share of."""
+
 # In a checkpoint, ``checkpoints/step-00001234/``, besides one ``.safetensors`` file for each group of tensors.
 STATE = "state.json"
 MANIFEST = "MANIFEST.json"

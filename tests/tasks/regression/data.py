@@ -56,13 +56,17 @@ def open_splits(recipe: RegressionRecipe) -> Splits[ValuedImages]:
     """A share of the pictures for val, by hash of seed and name, and of the rest what `fraction` keeps for train."""
     root, rows = Path(recipe.data), read_rows(recipe.data)
     ranks = name_ranks([name for name, _ in rows], recipe.data_seed)
-    least = 1 - recipe.fraction * (1 - recipe.val_fraction)
-    train = [row for row, rank in zip(rows, ranks, strict=True) if rank >= least]
+    train = [row for row, rank in zip(rows, ranks, strict=True) if rank >= recipe.val_fraction]
     val = [row for row, rank in zip(rows, ranks, strict=True) if rank < recipe.val_fraction]
     if len(val) < 2:
         raise ValueError(f"{root}: {len(val)} of its {len(rows)} pictures are for validation; raise --val-fraction")
     origin = f"{root}: train {len(train)}, val {len(val)} pictures with a number"
-    return Splits(ValuedImages(root, train), ValuedImages(root, val), None, origin)
+    splits = Splits(ValuedImages(root, train), ValuedImages(root, val), None, origin)
+    if recipe.fraction == 1:
+        return splits
+    least = 1 - recipe.fraction * (1 - recipe.val_fraction)
+    kept = [row for row, rank in zip(rows, ranks, strict=True) if rank >= least]
+    return splits.with_share(ValuedImages(root, kept))
 
 
 class PictureBatches:

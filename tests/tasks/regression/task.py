@@ -38,7 +38,7 @@ class RegressionTask(DataTask):
     ) -> None:
         if splits is None:
             splits = open_splits(recipe)
-            recipe = check_batch(recipe, len(splits.train), fit=fit_batch)
+            recipe = check_batch(recipe, splits, fit=fit_batch)
         self.recipe, self.data = recipe, ValueData(recipe, splits)
 
     def build_model(self) -> nn.Module:
