@@ -50,8 +50,8 @@ def evaluate(
     values = dict(task.evaluate(model, "val" if data else split, context))
     bad = task.data.bad("val" if data else split).reasons
     notes = [f"unreadable, and replaced by another image of its class: {name}: {why}" for name, why in bad.items()]
-    trained_on = folder.read_json(DATA) or {}
-    if not data and any(trained_on.get(name) != images.fingerprint() for name, images in task.data.splits.named.items()):
+    trained_on, splits = folder.read_json(DATA) or {}, task.data.splits.named
+    if not data and any(trained_on.get(name) != images.fingerprint() for name, images in splits.items()):
         notes.append(f"warning: {recipe.data} has changed since the run was trained on it")
     return Evaluation(origin, split, values, tuple(notes))
 

@@ -20,7 +20,7 @@ from nearsight.detection.views import View, ViewSettings, annotations_in_view, d
 from nearsight.engine.data import EvalBatch, TaskData
 from nearsight.engine.task import Batch, Inputs, ProcessContext
 from nearsight.images.epochs import EpochOrder
-from nearsight.images.imageset import BadImage, BadImageLog, Splits, name_ranks, read_or_replace
+from nearsight.images.imageset import BadImage, BadImageLog, name_ranks, read_or_replace
 from nearsight.images.transforms import FILL, normalise
 from nearsight.randomness import hash32
 

@@ -43,7 +43,10 @@ class Task(Protocol):
 
     @property
     def steps_per_epoch(self) -> int:
-        """Updates per epoch, which shows as many samples as the training set has before `fraction`; depends on the data and the global batch alone."""
+        """Updates per epoch, which shows as many samples as the training set has before `fraction`.
+
+        It depends on the data and the global batch alone.
+        """
 
     @property
     def batch_multiple(self) -> int:

@@ -51,9 +51,9 @@ def check_run(run: RunFolder, recipe: Recipe, data: DataRecord, *, total_steps: 
             check_same_experiment(old.with_changes(data=recipe.data), recipe, override=True)
             if changed == [WHOLE_TRAIN] and WHOLE_TRAIN not in identity:
                 raise ValueError(
-                    f"{run.path} counted epochs over the images that fraction {old.fraction:g} keeps, an older rule with "
-                    "other updates in another order. Its weights can be used; to train, start a new run, with another "
-                    "--run"
+                    f"{run.path} counted epochs over the images that fraction {old.fraction:g} keeps, an older rule "
+                    "with other updates in another order. Its weights can be used; to train, start a new run, with "
+                    "another --run"
                 )
             raise ValueError(
                 f"the data changed since the run was started on {old.data}: {recipe.data} has other images or labels "
