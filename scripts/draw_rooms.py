@@ -18,7 +18,7 @@ DRAWING = Path(__file__).resolve().parents[1] / "docs" / "figures" / "rooms.svg"
 
 # From the top down. Rooms in one row do not import each other.
 ROOMS = (
-    ("geometry", "randomness", "text", "tasks"),
+    ("geometry", "randomness", "text", "tasks", "intervals"),
     ("functional", "images", "recipes"),
     ("kernels", "runs"),
     ("datasets",),
@@ -38,7 +38,7 @@ FRONT = {"__init__": {"models", "detection", "acceleration"}, "__main__": {"cli"
 
 _COLUMN = {
     **dict.fromkeys(("geometry", "functional", "kernels", "nn", "models", "acceleration", "bench"), 0),
-    **dict.fromkeys(("cost", "cli"), 1),
+    **dict.fromkeys(("intervals", "cost", "cli"), 1),
     **dict.fromkeys(("randomness", "images", "datasets", "analysis", "classification", "explorer"), 2),
     **dict.fromkeys(("text", "weights", "reports", "engine"), 3),
     **dict.fromkeys(("tasks", "recipes", "runs", "detection"), 4),
