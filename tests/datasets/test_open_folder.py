@@ -85,6 +85,23 @@ def test_a_test_split_stays_out_of_sight_unless_told(image_folder):
     assert "val IS the test split" in told.origin
 
 
+def test_val_may_come_from_train_although_the_data_has_a_val_split(image_folder):
+    root = image_folder({"train/a": 40, "train/b": 40, "val/a": 3, "val/b": 3})
+    given, taken = open_data(root), open_data(root, val_fraction=0.25, val_from="train")
+    assert (len(given.train), len(given.val), given.test) == (80, 6, None)
+    assert len(taken.train) + len(taken.val) == 80
+    assert 4 < len(taken.val) < 36
+    assert list(taken.test.names) == list(given.val.names), "the data's own val split is the test split"
+    assert set(taken.val.names) <= set(given.train.names)
+    with pytest.raises(ValueError, match="val_fraction must be above 0"):
+        open_data(root, val_fraction=0, val_from="train")
+
+
+def test_a_test_split_stays_test_where_val_comes_from_train(image_folder):
+    root = image_folder({"train/a": 20, "train/b": 20, "val/a": 3, "val/b": 3, "test/a": 2, "test/b": 2})
+    assert len(open_data(root, val_from="train").test) == 4
+
+
 def test_a_wrapper_folder_is_looked_through_and_unlabelled_test_images_ignored(image_folder):
     root = image_folder({"set/train/a": 4, "set/train/b": 4, "set/test": 3})
     splits = open_data(root)

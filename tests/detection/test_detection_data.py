@@ -52,6 +52,19 @@ def test_coco_folder(tmp_path):
     assert "val is 40% of train" in splits.origin
 
 
+def test_val_may_come_from_train_although_the_data_has_a_val_split(tmp_path):
+    content = coco(4, boxes=[(10, 5, 20, 30)])
+    content["annotations"] += [
+        {**content["annotations"][0], "id": 5, "image_id": image["id"]} for image in content["images"]
+    ]
+    write_coco(tmp_path, content)
+    write_coco(tmp_path, content, "val.json")
+    given = open_detection(tmp_path)
+    taken = open_detection(tmp_path, val_fraction=0.4, val_from="train")
+    assert (len(given.train), given.test) == (4, None)
+    assert (len(taken.train) + len(taken.val), len(taken.test)) == (4, 4)
+
+
 def test_cocos_own_folder_and_roboflows(tmp_path):
     official = tmp_path / "official"
     for split in ("train2017", "val2017"):

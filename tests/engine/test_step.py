@@ -14,6 +14,7 @@ from torch import nn
 from toy import ToyTask, toy_recipe
 
 from nearsight.classification.recipe import ClassificationRecipe
+from nearsight.engine.callbacks import Callback
 from nearsight.engine.data import smaller_micro_batch
 from nearsight.engine.distributed import World
 from nearsight.engine.optimizer import (
@@ -54,6 +55,40 @@ def test_frozen_parameters_are_not_optimised():
     model = create_model("convit_nano_32", train_gate=False)
     names = set().union(*(_names_of(model, group["params"]) for group in decay_groups(model, ClassificationRecipe())))
     assert "blocks.0.attn.gate" not in names
+
+
+def test_batch_norms_statistics_follow_at_the_recipes_pace():
+    class WithNorm(ToyTask):
+        def build_model(self):
+            return nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
+
+    def momentum(**changes):
+        recipe = toy_recipe(**changes)
+        return TrainState(WithNorm(recipe), recipe, World(), torch.device("cpu")).model[1].momentum
+
+    assert momentum() == 0.1
+    assert momentum(norm_decay=0.9999) == pytest.approx(1e-4)
+
+
+def test_statistics_that_cannot_follow_in_time_are_told(tmp_path):
+    class WithNorm(ToyTask):
+        def build_model(self):
+            first, *others = super().build_model()
+            norm = nn.Sequential(nn.Unflatten(1, (-1, 1, 1)), nn.BatchNorm2d(first.out_features), nn.Flatten())
+            return nn.Sequential(first, norm, *others)
+
+    notes = []
+
+    class Notes(Callback):
+        def note(self, text):
+            notes.append(text)
+
+    for decay in (0.0, 0.9999):
+        recipe = toy_recipe(norm_decay=decay, epochs=2.0)
+        train(recipe, RunFolder(tmp_path / f"{decay}"), open_task=WithNorm, callbacks=lambda trainer: [Notes()])
+    told = [text for text in notes if "--norm-decay 0" in text]
+    assert len(told) == 1
+    assert "0.9999" in told[0]
 
 
 def test_a_peak_below_the_least_rate_does_not_climb():

@@ -93,6 +93,8 @@ def test_what_weight_decay_spares():
     spared = create_model("sasa_resnet26_convstem").no_weight_decay()
     assert len(spared) == 16
     assert "layer1.0.mixer.row_embedding" in spared
+    embeddings = {f"stem.attention.{name}_embedding" for name in ("row", "col", "mixture")}
+    assert embeddings <= create_model("sasa_resnet26").no_weight_decay()
 
 
 def test_checkpointing_holds_the_statistics_of_synchronised_norms_too():

@@ -26,7 +26,13 @@ def open_splits(recipe: ClassificationRecipe) -> LabelledSplits:
     """Open the data source; keep the `first_classes` and the `fraction` that the recipe names."""
     if not recipe.data:
         raise ValueError("no data was given: name an image folder or a dataset, such as: nearsight train clothing")
-    splits = open_data(recipe.data, seed=recipe.data_seed, val_fraction=recipe.val_fraction, download=recipe.download)
+    splits = open_data(
+        recipe.data,
+        seed=recipe.data_seed,
+        val_fraction=recipe.val_fraction,
+        val_from=recipe.val_from,
+        download=recipe.download,
+    )
     named = splits.named
     if recipe.first_classes:
         named = {name: first_classes(images, recipe.first_classes) for name, images in named.items()}

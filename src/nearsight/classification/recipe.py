@@ -112,6 +112,7 @@ CLASSIFICATION_RECIPES: dict[str, ClassificationRecipe] = {
         warmup_lr=0.0,
         min_lr=0.0,
         weight_decay=1e-4,
+        norm_decay=0.9999,
         ema=0.9999,
         drop_path=0.0,
         randaugment_ops=0,

@@ -21,18 +21,23 @@ _ACCEPTED = f"a folder, .npz, .parquet, .tar or .zip, 'clothing', or one of {', 
 
 
 def open_data(
-    source: str | Path, *, seed: int = 0, val_fraction: float = 0.1, download: bool = False
+    source: str | Path,
+    *,
+    seed: int = 0,
+    val_fraction: float = 0.1,
+    val_from: str = "data",
+    download: bool = False,
 ) -> LabelledSplits:
     """Recognise a data source and open it.
 
     source: an image folder, a .npz, .parquet files, WebDataset .tar shards, an archive of an image folder, the name of
         a known dataset (optionally `name:folder`), or 'clothing', which comes with the package. A path of that name
         wins over the name.
-    seed, val_fraction: how val is taken from train where the source has none of its own.
+    seed, val_fraction: how val is taken from train where the source has none of its own, or val_from is "train".
     download: known datasets may be fetched from the network.
     """
     kind, parts = _find(str(source), download)
-    return make_splits(kind, parts, seed=seed, val_fraction=val_fraction)
+    return make_splits(kind, parts, seed=seed, val_fraction=val_fraction, val_from=val_from)
 
 
 class OneSet(NamedTuple):

@@ -49,19 +49,31 @@ def check_parts(kind: str, parts: Mapping[str, Images], classes_of: Callable[[Im
             raise ValueError(f"{kind}: train and {split} disagree about the classes")
 
 
+def without_own_val(parts: Mapping[str, Images]) -> dict[str, Images]:
+    """Parts whose val is still to be taken from train: the data's own val is test, where it has no test."""
+    others = {split: images for split, images in parts.items() if split != "val"}
+    return {"test": parts["val"], **others} if "val" in parts else others
+
+
 def make_splits(
     kind: str,
     parts: dict[str, LabelledImages],
     *,
     seed: int,
     val_fraction: float,
+    val_from: str = "data",
 ) -> LabelledSplits:
     """Fill in what is missing. `parts` has 'train' and perhaps 'val' and 'test'.
 
-    Without val, a share of train is set aside; a test split is never used for that unless val_fraction is 0.
+    Without val, or where it is to come from train, a share of train is set aside; a test split is never used for that
+    unless val_fraction is 0.
     """
     if not 0 <= val_fraction < 1:
         raise ValueError(f"val_fraction must be in [0, 1), got {val_fraction}")
+    if val_from == "train":
+        if not val_fraction:
+            raise ValueError("val_from train takes val from the training images: val_fraction must be above 0")
+        parts = without_own_val(parts)
     check_parts(kind, parts, lambda images: images.classes)
     train, val, test = parts["train"], parts.get("val"), parts.get("test")
     _check_classes(kind, parts)

@@ -102,7 +102,7 @@ class RetinaNet(nn.Module):
         return F.pad(images, (0, right, 0, below)) if below or right else images
 
     def no_weight_decay(self) -> set[str]:
-        return {name for name, _ in self.named_parameters() if name.endswith(("row_embedding", "col_embedding"))}
+        return {name for name, _ in self.named_parameters() if name.endswith("_embedding")}
 
     def forward(self, images: Tensor) -> DetectorOutputs:
         require_images(images, self.in_chans, next(self.parameters()).dtype)

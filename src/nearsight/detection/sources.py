@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 
 from nearsight.datasets.archive import ARCHIVE_SUFFIXES, first_names, unpacked
-from nearsight.datasets.splitting import SPLIT_WORDS, check_parts, split_word
+from nearsight.datasets.splitting import SPLIT_WORDS, check_parts, split_word, without_own_val
 from nearsight.detection.coco_files import looks_like_coco, read_coco
 from nearsight.detection.dataset import BoxCollector, DetectionSet, DetectionSplits, hold_out, read_text
 from nearsight.detection.voc_files import read_voc
@@ -68,13 +68,18 @@ def _folder_has_boxes(folder: Path) -> bool:
     return any(next(found, None) for found in (*(folder.glob(pattern) for pattern in _BOX_PATTERNS), *near))
 
 
-def open_detection(source: str | Path, *, seed: int = 0, val_fraction: float = 0.1) -> DetectionSplits:
+def open_detection(
+    source: str | Path, *, seed: int = 0, val_fraction: float = 0.1, val_from: str = "data"
+) -> DetectionSplits:
     """Open a detection data source to train on.
 
     source: a folder, a COCO json, an archive of either, or 'bccd', blood cells that come with the package.
-    seed, val_fraction: how val is taken from train where the source has none of its own.
+    seed, val_fraction: how val is taken from train where the source has none of its own, or val_from is "train".
     """
-    return _finish(open_parts(source), seed, val_fraction)
+    parts = open_parts(source)
+    if val_from == "train":
+        parts = replace(parts, sets=without_own_val(parts.sets))
+    return _finish(parts, seed, val_fraction)
 
 
 def open_parts(source: str | Path) -> DetectionParts:

@@ -160,7 +160,9 @@ def _sets_to_measure(recipe: DetectionRecipe, data: str) -> tuple[str, dict[str,
     if data:
         parts = open_parts(data)
         return parts.kind, parts.sets
-    splits = open_detection(recipe.data, seed=recipe.data_seed, val_fraction=recipe.val_fraction)
+    splits = open_detection(
+        recipe.data, seed=recipe.data_seed, val_fraction=recipe.val_fraction, val_from=recipe.val_from
+    )
     return recipe.data, splits.named
 
 

@@ -35,6 +35,10 @@ class Progress:
     seconds: float = 0.0
 
 
+def batch_norms(model: nn.Module) -> list[nn.BatchNorm2d]:
+    return [module for module in model.modules() if isinstance(module, nn.BatchNorm2d)]
+
+
 class TrainState:
     """The model with fresh weights from the recipe's seed, equal on every process, and what is trained beside it."""
 
@@ -42,6 +46,9 @@ class TrainState:
         torch.manual_seed(hash32(recipe.seed, INITIALISATION_STREAM))
         memory = torch.channels_last if recipe.channels_last else torch.preserve_format
         self.model = accelerate(task.build_model().to(device).to(memory_format=memory))
+        if recipe.norm_decay:
+            for norm in batch_norms(self.model):
+                norm.momentum = 1 - recipe.norm_decay
         if recipe.sync_batch_norm and world.size > 1:
             self.model = nn.SyncBatchNorm.convert_sync_batchnorm(self.model)
         average = copy.deepcopy(self.model) if recipe.ema else None

@@ -9,6 +9,7 @@ from typing import Any
 from nearsight.engine.callbacks import Callback, CallbackList
 from nearsight.engine.device import pick_device, prepare_torch
 from nearsight.engine.distributed import World, is_sharded, join_processes, scatter_model
+from nearsight.engine.state import batch_norms
 from nearsight.engine.task import Task
 from nearsight.engine.trainer import Trainer
 from nearsight.recipes.recipe import Recipe
@@ -64,6 +65,11 @@ def train(
             trainer.note(line)
         if recipe.batch != asked.batch:
             trainer.note(f"a batch of {recipe.batch}, for few training images; --batch sets another")
+        if batch_norms(trainer.state.model) and trainer.total_steps * (1 - recipe.norm_decay) < 2:
+            trainer.note(
+                f"warning: with norm_decay {recipe.norm_decay:g}, batch norm's statistics need far more steps than the "
+                f"{trainer.total_steps} of this run, and evaluation will be wrong: use --norm-decay 0"
+            )
         summary = finished_summary(folder, trainer.total_steps) or {}
         report_due = recipe.report
         if world.broadcast(len(summary)):  # as the main process sees it: others may see an older state of a shared disk

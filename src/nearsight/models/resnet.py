@@ -229,7 +229,7 @@ class ResNet(Classifier):
     # Promises every model keeps
 
     def no_weight_decay(self) -> set[str]:
-        return {name for name, _ in self.named_parameters() if name.endswith(("row_embedding", "col_embedding"))}
+        return {name for name, _ in self.named_parameters() if name.endswith("_embedding")}
 
     def reset_classifier(self, num_classes: int) -> None:
         self.num_classes = num_classes

@@ -30,10 +30,16 @@ class DataFields:
     )
     val_fraction: float = option(
         0.1,
-        "share of the images held out for validation where the data has no val split (of each class)",
+        "share of the training images held out for validation, of each class, unless the data's own val split is taken",
         change="never",
         low=0,
         high=0.9,
+    )
+    val_from: str = option(
+        "data",
+        "val is the data's own where it has one, or a share of train (the data's own is then test where it has none)",
+        choices=("data", "train"),
+        change="never",
     )
     data_seed: int = option(0, "seed of the splits and of the images that fraction keeps", change="never", low=0)
 
@@ -85,6 +91,9 @@ class OptimFields:
     )
     decay_gates: bool = option(False, "also decay the gates")
     clip_grad: float = option(0.0, "largest norm of the gradient (0: no clipping)", low=0)
+    norm_decay: float = option(
+        0.0, "decay of batch norm's running statistics at each step (0: the layers' own, mostly 0.9)", low=0, high=1
+    )
     ema: float = option(0.0, "decay of the averaged weights (0: no average)", low=0, high=1)
 
 
