@@ -46,8 +46,9 @@ def _run_ranks(zygote, run, size, changes=None, **spec):
 
 def test_two_processes_give_the_curve_of_one(zygote, alone, tmp_path):
     run = tmp_path / "run"
-    ended = _run_ranks(zygote, run, 2)
+    ended = _run_ranks(zygote, run, 2, changes={"report": True})
     assert [one.code for one in ended] == [0, 0], ended
+    assert "shared by 1<" in (run / "report.html").read_text()  # pages are made by one process
     losses, expected = _losses(run), _losses(alone)
     assert list(losses) == list(range(1, 61))
     assert list(losses.values()) == pytest.approx(list(expected.values()), abs=1e-5)

@@ -13,6 +13,7 @@ from nearsight.acceleration import accelerate
 from nearsight.analysis.pictures import normalisation
 from nearsight.classification.model import build_classifier, require_size, timm_model
 from nearsight.classification.recipe import ClassificationRecipe
+from nearsight.engine.task import ProcessContext
 from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD
 from nearsight.runs.folder import RunFolder, class_names
 from nearsight.weights import load_weights, read_weights
@@ -95,7 +96,7 @@ def distillation_term(logits: Tensor, teacher_logits: Tensor, recipe: Classifica
 
 
 @torch.no_grad()
-def ask_teacher(teacher: nn.Module, images: Tensor, precision: torch.dtype) -> Tensor:
+def ask_teacher(teacher: nn.Module, images: Tensor, context: ProcessContext) -> Tensor:
     """The teacher's logits for the same augmented images that the student sees."""
-    with torch.autocast(images.device.type, precision, enabled=precision != torch.float32):
+    with context.autocast():
         return teacher(images)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from nearsight.images.transforms import EvalTransform, normalise
 from nearsight.reports import plots
 from nearsight.reports.page import Page, Picture
 from nearsight.text import one_line
+
+if TYPE_CHECKING:
+    from nearsight.classification.task import ClassificationTask
 
 _WORST, _SHOWN = 18, 3
 CAPTIONS = {
@@ -49,34 +52,21 @@ CAPTIONS = {
 
 
 def classification_pages(
-    model: nn.Module, data: ImageData, records: list[dict[str, Any]], context: ProcessContext
+    model: nn.Module, task: ClassificationTask, records: list[dict[str, Any]], context: ProcessContext
 ) -> list[Page]:
     """Confusion, worst mistakes, gates and nonlocality over time, attention maps."""
-    alone = ProcessContext(context.device, precision=context.precision)
-    split = "test" if data.splits.test is not None else "val"
-    probabilities, labels, indices = predict_split(model, data, split, alone)
+    data = task.data
+    split = "test" if task.has_split("test") else "val"
+    rows = ((logits.softmax(dim=1).cpu(), places.cpu()) for logits, places in task.logits(model, split, context))
+    probabilities, indices = (torch.cat(column) for column in zip(*rows, strict=True))
+    labels = torch.from_numpy(data.split(split).labels)[indices]
     pages = [
         _confusion_page(probabilities, labels, data, split),
         _mistakes_page(probabilities, labels, indices, data, split),
         development_page(records),
-        attention_page(model, data, alone),
+        attention_page(model, data, context),
     ]
     return [page for page in pages if page is not None]
-
-
-@torch.no_grad()
-def predict_split(
-    model: nn.Module, data: ImageData, split: str, context: ProcessContext
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(probabilities [N, classes], labels [N], places in the set [N]) on the CPU."""
-    model.eval()
-    rows = []
-    for batch in data.eval_batches(split, context):
-        with torch.autocast(context.device.type, context.precision, enabled=context.precision != torch.float32):
-            logits = model(batch.images)
-        rows.append((logits.float().softmax(dim=1).cpu(), batch.indices.cpu()))
-    probabilities, indices = (torch.cat(column) for column in zip(*rows, strict=True))
-    return probabilities, torch.from_numpy(data.split(split).labels)[indices], indices
 
 
 def _confusion_page(probabilities: Tensor, labels: Tensor, data: ImageData, split: str) -> Page:

@@ -18,10 +18,9 @@ from nearsight.classification.model import build_classifier
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.datasets.labelled import LabelledImages, LabelledSplits
 from nearsight.engine.data import DataTask, check_batch
-from nearsight.engine.device import compiles, pick_precision
+from nearsight.engine.device import compiles
 from nearsight.engine.distributed import World
 from nearsight.engine.task import Batch, Inputs, ProcessContext
-from nearsight.images.augmentation import BatchAugment
 from nearsight.images.mixing import BatchMix, Mixing
 from nearsight.reports.page import Page
 from nearsight.runs.layout import CLASSES, TRAIN_IMAGES
@@ -56,14 +55,11 @@ class ClassificationTask(DataTask):
         self.num_classes = len(self.data.classes)
         if self.num_classes < 2:
             raise ValueError(f"classification needs at least two classes; {recipe.data} has {self.num_classes}")
-        self.mixes = recipe.mixes
-        if self.mixes:
-            self.batch_multiple = math.gcd(recipe.batch, _LARGEST_GROUP)
         self._teacher = load_teacher(recipe, self.data.classes) if recipe.teacher else None
-        self.device = torch.device("cpu")
-        self._augment: BatchAugment | None = None
-        self._mix: nn.Module | None = None
-        if self.mixes:
+        self._augment = self.data.augmentation()
+        self._mix: BatchMix | None = None
+        if recipe.mixes:
+            self.batch_multiple = math.gcd(recipe.batch, _LARGEST_GROUP)
             mixing = Mixing(
                 mixup=recipe.mixup,
                 cutmix=recipe.cutmix,
@@ -94,26 +90,18 @@ class ClassificationTask(DataTask):
         return super().training_module(model)
 
     def feed(self, start_step: int, context: ProcessContext) -> Iterator[list[Inputs]]:
-        self._move_to(context.device)
-        return super().feed(start_step, context)
-
-    def _move_to(self, device: torch.device) -> None:
-        recipe = self.recipe
-        self.device = device
-        self._augment = self.data.augmentation().to(device)
-        if self._mix is not None:
-            self._mix.to(device)
-        if compiles(recipe, device):
+        self._context = context
+        for module in filter(None, (self._augment, self._mix, self._teacher)):
+            module.to(context.device)
+        if compiles(self.recipe, context.device):
             self._augment.compile(dynamic=False)  # hundreds of small operations become a few
             if self._mix is not None:
                 self._mix.compile()  # the place of a micro-batch in its batch may vary
-        if self._teacher is not None:
-            self._teacher.to(device)
         if self.data.resident:
-            self._pixels = self.data.on_device("train", device)
+            self._pixels = self.data.on_device("train", context.device)
+        return super().feed(start_step, context)
 
     def prepare(self, inputs: Inputs, step: Tensor, first: int) -> Batch:
-        assert self._augment is not None
         if self._pixels is not None:
             pixels, all_labels = self._pixels
             images, labels = pixels[inputs["indices"]], all_labels[inputs["indices"]]
@@ -124,16 +112,14 @@ class ClassificationTask(DataTask):
             images, labels = self._mix(images, labels, self.recipe.seed, step, first)
         if self.recipe.channels_last:
             images = images.contiguous(memory_format=torch.channels_last)
-        teacher = None
-        if self._teacher is not None:
-            teacher = ask_teacher(self._teacher, images, pick_precision(self.recipe.precision, self.device))
+        teacher = None if self._teacher is None else ask_teacher(self._teacher, images, self._context)
         return Batch(images, Targets(labels, teacher))
 
     def loss(self, outputs: Any, batch: Batch) -> Tensor:
         by_label, by_teacher = outputs if isinstance(outputs, tuple) else (outputs, outputs)
         targets: Targets = batch.targets
         # Mixed targets are smoothed already.
-        smoothing = 0.0 if self.mixes else self.recipe.label_smoothing
+        smoothing = 0.0 if self._mix is not None else self.recipe.label_smoothing
         loss = F.cross_entropy(by_label, targets.labels, label_smoothing=smoothing)
         if targets.teacher is None:
             return loss
@@ -141,15 +127,20 @@ class ClassificationTask(DataTask):
         return (1 - share) * loss + share * distillation_term(by_teacher, targets.teacher, self.recipe)
 
     @torch.no_grad()
-    def evaluate(self, model: nn.Module, split: str, context: ProcessContext) -> Iterable[tuple[str, float]]:
+    def logits(self, model: nn.Module, split: str, context: ProcessContext) -> Iterator[tuple[Tensor, Tensor]]:
+        """This process's share of a split: float32 logits [B, classes], and the images' places in the split [B]."""
         model.eval()
+        for batch in self.data.eval_batches(split, context):
+            with context.autocast():
+                logits = model(batch.images)
+            yield logits.float(), batch.indices
+
+    def evaluate(self, model: nn.Module, split: str, context: ProcessContext) -> Iterable[tuple[str, float]]:
         sums = torch.zeros(4, dtype=torch.float64, device=context.device)  # images, loss, right, right among five
         deep = min(5, self.num_classes)
         all_labels = torch.from_numpy(self.data.split(split).labels).to(context.device)
-        for batch in self.data.eval_batches(split, context):
-            with torch.autocast(context.device.type, context.precision, enabled=context.precision != torch.float32):
-                logits = model(batch.images)
-            logits, labels = logits.float(), all_labels[batch.indices]
+        for logits, indices in self.logits(model, split, context):
+            labels = all_labels[indices]
             right = logits.topk(deep, dim=1).indices == labels[:, None]
             loss = F.cross_entropy(logits, labels, reduction="sum")
             counts = (labels.new_tensor(len(right)), loss, right[:, 0].sum(), right.any(dim=1).sum())
@@ -169,8 +160,7 @@ class ClassificationTask(DataTask):
             inspectable(model)
         except ValueError:
             return
-        alone = ProcessContext(context.device, precision=context.precision)
-        images = next(iter(self.data.eval_batches("val", alone))).images[:_OBSERVED]
+        images = next(iter(self.data.eval_batches("val", context))).images[:_OBSERVED]
         summaries = layer_summaries(model, images)
         yield "nonlocality", [round(summary.mean_nonlocality, 5) for summary in summaries]
         gates = [[round(value, 5) for value in s.gate_values] for s in summaries if s.gate_values is not None]
@@ -180,7 +170,7 @@ class ClassificationTask(DataTask):
     def report_pages(self, model: nn.Module, records: list[dict[str, Any]], context: ProcessContext) -> list[Page]:
         from nearsight.classification.report import classification_pages
 
-        return classification_pages(model, self.data, records, context)
+        return classification_pages(model, self, records, context)
 
 
 def validation_warning(images: LabelledImages) -> str | None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from nearsight.detection.coco_metrics import CocoEvaluator, Found, Truth, to_corner_and_size
 from nearsight.detection.data import DetectionData, open_splits
-from nearsight.detection.dataset import DetectionSet
+from nearsight.detection.dataset import DetectionSet, DetectionSplits
 from nearsight.detection.model import build_detector
 from nearsight.detection.outputs import BoxTargets, DetectorOutputs, detection_loss, postprocess
 from nearsight.detection.recipe import DetectionRecipe
@@ -29,9 +29,13 @@ class DetectionTask(DataTask):
     selection = "mAP"
     data: DetectionData
 
-    def __init__(self, recipe: DetectionRecipe, *, fit_batch: bool = False) -> None:
-        splits = open_splits(recipe)
-        self.recipe = recipe = check_batch(recipe, splits, fit=fit_batch)
+    def __init__(
+        self, recipe: DetectionRecipe, splits: DetectionSplits | None = None, *, fit_batch: bool = False
+    ) -> None:
+        if splits is None:
+            splits = open_splits(recipe)
+            recipe = check_batch(recipe, splits, fit=fit_batch)
+        self.recipe = recipe
         self.data = DetectionData(recipe, splits)
         self.num_classes = len(self.data.splits.train.classes)
 
@@ -72,7 +76,7 @@ class DetectionTask(DataTask):
         model.eval()
         images = self.data.split(split)
         for batch in self.data.eval_batches(split, context):
-            with torch.autocast(context.device.type, context.precision, enabled=context.precision != torch.float32):
+            with context.autocast():
                 outputs = model(batch.images)
             indices = batch.indices.tolist()
             views = [self.data.eval_view(split, index) for index in indices]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -32,6 +32,14 @@ class ProcessContext:
     world_size: int = 1
     micro_batch: int = 0
     precision: torch.dtype = torch.float32
+
+    def alone(self) -> ProcessContext:
+        """The same device and precision with nobody to share a split with."""
+        return replace(self, rank=0, world_size=1)
+
+    def autocast(self) -> torch.autocast:
+        """Around a forward pass without gradients: its precision."""
+        return torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32)
 
 
 class Task(Protocol):
@@ -106,7 +114,10 @@ class Task(Protocol):
         """
 
     def observe(self, model: nn.Module, context: ProcessContext) -> Iterable[tuple[str, Any]]:
-        """Named lists that describe the model's state (gates, nonlocality), logged with each evaluation."""
+        """Named lists that describe the model's state (gates, nonlocality), logged with each evaluation.
+
+        ``context`` is that of a single process.
+        """
 
     def has_split(self, split: str) -> bool:
         """Whether there is a ``val`` or ``test`` split."""
@@ -114,5 +125,5 @@ class Task(Protocol):
     def report_pages(self, model: nn.Module, records: list[dict[str, Any]], context: ProcessContext) -> list[Page]:
         """Sections of the report on the selected model, besides the engine's own curves.
 
-        Called in the main process alone: to see a whole split it needs a context of a single process.
+        Called in the main process alone, with the context of a single process.
         """

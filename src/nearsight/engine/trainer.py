@@ -206,8 +206,8 @@ class Trainer:
             return False
         self._read_results()
         with self.clock.paused(), explained_loading():
-            values = self._validate()
-            observed = {} if is_sharded(self.state.model) else dict(self.task.observe(self.state.model, self.context))
+            values, alone = self._validate(), self.context.alone()
+            observed = {} if is_sharded(self.state.model) else dict(self.task.observe(self.state.model, alone))
             self.state.module.train()
         self._record(
             {"kind": "eval", "step": step, "epoch": round(step / self.task.steps_per_epoch, 4), **values, **observed}

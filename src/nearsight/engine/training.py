@@ -125,7 +125,7 @@ def _write_report(trainer: Trainer, summary: dict[str, Any]) -> None:
     from nearsight.reports.run_report import write_report
 
     try:
-        pages = trainer.task.report_pages(trainer.state.model, trainer.folder.metrics(), trainer.context)
+        pages = trainer.task.report_pages(trainer.state.model, trainer.folder.metrics(), trainer.context.alone())
         path = write_report(trainer.folder, trainer.recipe, summary, pages, trainer.task.selection)
     except Exception as error:
         trainer.note(f"warning: the report could not be written: {error}")

@@ -61,7 +61,7 @@ class RegressionTask(DataTask):
         """This process's share of a split: indices of pictures, and the model's predictions."""
         model.eval()
         for batch in self.data.eval_batches(split, context):
-            with torch.autocast(context.device.type, context.precision, enabled=context.precision != torch.float32):
+            with context.autocast():
                 outputs = model(batch.images)
             yield batch.indices, outputs[:, 0].double() * self.recipe.value_scale
 
@@ -77,9 +77,8 @@ class RegressionTask(DataTask):
         yield "loss", error / self.recipe.value_scale**2
 
     def report_pages(self, model: nn.Module, records: list[dict[str, Any]], context: ProcessContext) -> list[Page]:
-        alone = ProcessContext(context.device, precision=context.precision)
         images, rows = self.data.split("val"), []
-        for places, outputs in self.predicted(model, "val", alone):
+        for places, outputs in self.predicted(model, "val", context):
             rows += [
                 (images.names[i], float(images.values[i]), o) for i, o in zip(places, outputs.tolist(), strict=True)
             ]
