@@ -329,7 +329,7 @@ def test_other_classes_are_refused(run, tmp_path):
     other = make_folder(tmp_path / "other", classes=("amber", "blue", "dove"))
     with pytest.raises(ValueError, match=r"does not have the run's classes: .*: dove"):
         evaluate(run, str(other))
-    with pytest.raises(ValueError, match="no split 'test'"):
+    with pytest.raises(ValueError, match="has no test split, but train, val"):
         evaluate(run, split="test")
     with pytest.raises(ValueError, match="is not a run"):
         evaluate(tmp_path)

@@ -176,7 +176,7 @@ def test_one_set_to_evaluate_on(image_folder):
     assert open_images(root).split == "val"
     assert open_images(root).origin.endswith(": 3 images of val")
     assert open_images(root / "train").origin.endswith(": all 8 images")
-    with pytest.raises(ValueError, match="no split 'test'; it has train, val"):
+    with pytest.raises(ValueError, match="has no test split, but train, val"):
         open_images(root, split="test")
 
 

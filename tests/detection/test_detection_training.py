@@ -20,10 +20,9 @@ from nearsight.detection.model import build_detector, with_backbone_options
 from nearsight.detection.report import draw_boxes
 from nearsight.detection.sources import open_detection
 from nearsight.detection.task import DetectionTask, compared
-from nearsight.detection.use import Detector
+from nearsight.detection.use import Detector, evaluate
 from nearsight.engine.task import ProcessContext
 from nearsight.engine.training import train
-from nearsight.images.imageset import BadImageLog
 from nearsight.models import create_model
 from nearsight.nn import LocalSelfAttention2d
 from nearsight.recipes.files import apply_changes, freeze, named_recipe
@@ -345,15 +344,20 @@ def test_the_verbs_eval_and_predict(finished_run, tmp_path, monkeypatch, capsys)
     assert (boxes[:, 0] + boxes[:, 2] <= 70.001).all()
 
 
-def test_eval_finds_what_training_s_own_evaluations_find(finished_run):
+def test_eval_measures_what_training_measured(finished_run):
+    values = evaluate(finished_run, split="val", device="cpu").values
+    assert values["mAP"] == json.loads((finished_run / "done.json").read_text())["selected"]["value"]
+
+
+def test_predictions_are_what_evaluations_find(finished_run):
     detector = Detector(finished_run, "cpu")
     torch.nn.init.zeros_(detector.model.heads.classes.predictor.bias)  # so that much is found
     task = DetectionTask(RunFolder(finished_run).recipe())
     images = task.data.split("val")
-    found = detector.find_in_set(images, BadImageLog(len(images)))
+    found = detector.find([images.read(index) for index in range(8)])  # a whole batch of the evaluation
     expected = dict(task.detections(detector.model, "val", CPU))
-    assert list(found) == list(expected) == list(range(12))
-    for index, one in found.items():
+    assert list(expected) == list(range(12))
+    for index, one in enumerate(found):
         assert len(one.scores) == 100
         for ours, theirs in zip(one, expected[index], strict=True):
             np.testing.assert_array_equal(ours, theirs)
@@ -371,7 +375,7 @@ def test_other_data_is_measured_whole(finished_run, tmp_path, capsys):
         assert nearsight("eval", finished_run, data, "--device", "cpu") == 0
         assert f": {split}, 12 images with " in capsys.readouterr().out
     said = refused(capsys, "eval", finished_run, other, "--split", "val")
-    assert "there is no val split, but test; choose by --split" in said
+    assert "the data has no val split, but test; choose by --split" in said
     content = json.loads(alone.read_text())
     alone.write_text(json.dumps({**content, "annotations": []}))
     assert "its test split has no boxes to measure by" in refused(capsys, "eval", finished_run, other)
@@ -388,6 +392,11 @@ def test_images_that_cannot_be_read_are_named_at_the_end(finished_run, tmp_path,
     said = capsys.readouterr().out
     for prefix, images in (("", splits.train), ("val: ", splits.val), ("test: ", splits.test)):
         assert f"unreadable image: {prefix}{images.names[0]}: not an image" in said
+    (annotations,) = other.rglob("val.json")
+    content = json.loads(annotations.read_text())
+    annotations.write_text(json.dumps({**content, "annotations": content["annotations"][1:]}))
+    assert nearsight("eval", tmp_path / "run", "--device", "cpu") == 0
+    assert "has changed since the run was trained on it" in capsys.readouterr().out
 
 
 def test_an_automatic_batch_fits_the_images(tmp_path):
@@ -417,7 +426,7 @@ def test_the_demo_says_what_it_will_do_and_does_it(tmp_path, capsys):
 def test_wrong_use_of_the_verbs(finished_run, tmp_path, capsys):
     assert "is not a run" in refused(capsys, "eval", tmp_path)
     said = refused(capsys, "eval", finished_run, "--split", "all")
-    assert "there is no all split, but train, val, test; choose by --split" in said
+    assert "the data has no all split, but train, val, test; choose by --split" in said
     with pytest.raises(CycloptsError, match="IMAGES"):
         nearsight("predict", finished_run)
     assert "no such file or folder" in refused(capsys, "predict", finished_run, tmp_path / "none.png")

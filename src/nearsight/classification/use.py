@@ -17,15 +17,14 @@ from nearsight.classification.data import open_splits
 from nearsight.classification.model import build_classifier
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.classification.task import ClassificationTask
-from nearsight.datasets.labelled import LabelledImages, first_classes, with_classes
-from nearsight.datasets.sources import open_images
+from nearsight.datasets.labelled import LabelledImages, LabelledSplits, first_classes, with_classes
+from nearsight.datasets.sources import OneSet, open_images
 from nearsight.engine.device import pick_device, pick_precision
 from nearsight.engine.task import ProcessContext
 from nearsight.images.decode import picture_files, read_pictures
-from nearsight.images.imageset import Splits
+from nearsight.images.imageset import Splits, pick_split
 from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD, BatchEval, EvalTransform
 from nearsight.runs.folder import RunFolder, class_names
-from nearsight.runs.layout import CLASSES, DATA
 from nearsight.tasks import Evaluation, Prediction
 from nearsight.text import printable
 from nearsight.weights import trained_model
@@ -43,46 +42,45 @@ def evaluate(
     folder = RunFolder(run)
     recipe = folder.recipe(ClassificationRecipe)
     recipe = recipe.with_changes(init_from="", teacher="", distillation="none", drop_path=0.0)
-    task, split, origin = _own_task(run, recipe, split) if not data else _other_task(run, recipe, data, split)
+    classes = class_names(run)
+    if data:
+        images, shown, origin = _other_images(recipe, data, split, classes)
+        # One set for every name: only the one that is measured is read.
+        task, measured = ClassificationTask(recipe, Splits(images, images, None, origin)), "val"
+    else:
+        task = ClassificationTask(recipe, _own_splits(recipe, classes))
+        shown = measured = pick_split(task.data.splits.named, split, ("test", "val"))
+        origin = task.describe()[0]
     place = pick_device(device)
     context = ProcessContext(place, precision=pick_precision("auto", place))
     model = trained_model(task.build_model(), folder, place)
-    values = dict(task.evaluate(model, "val" if data else split, context))
-    bad = task.data.bad("val" if data else split).reasons
+    values = dict(task.evaluate(model, measured, context))
+    bad = task.data.bad(measured).reasons
     notes = [f"unreadable, and replaced by another image of its class: {name}: {why}" for name, why in bad.items()]
-    trained_on, splits = folder.read_json(DATA) or {}, task.data.splits.named
-    if not data and any(trained_on.get(name) != images.fingerprint() for name, images in splits.items()):
+    if not data and not folder.was_trained_on(task.data.splits.named):
         notes.append(f"warning: {recipe.data} has changed since the run was trained on it")
-    return Evaluation(origin, split, values, tuple(notes))
+    return Evaluation(origin, shown, values, tuple(notes))
 
 
-def _own_task(run: str | Path, recipe: ClassificationRecipe, split: str) -> tuple[ClassificationTask, str, str]:
+def _own_splits(recipe: ClassificationRecipe, classes: list[str]) -> LabelledSplits:
     """The run's data, split as it was for training."""
-    task = ClassificationTask(recipe)
-    if list(task.data.classes) != class_names(run):
-        odd = sorted(set(task.data.classes) ^ set(class_names(run)))[:5]
-        names = ", ".join(odd) or "their order"
-        raise ValueError(f"{recipe.data} no longer has the run's classes; they differ in: {names}")
-    split = split or ("test" if task.has_split("test") else "val")
-    if split not in ("train", "val", "test") or not task.has_split(split):
-        there = ["train", "val", *(["test"] if task.has_split("test") else [])]
-        raise ValueError(f"there is no split {split!r} here; use {' or '.join(there)}")
-    return task, split, task.describe()[0]
+    splits = open_splits(recipe)
+    if list(splits.train.classes) != classes:
+        odd = ", ".join(sorted(set(splits.train.classes) ^ set(classes))[:5]) or "their order"
+        raise ValueError(f"{recipe.data} no longer has the run's classes; they differ in: {odd}")
+    return splits
 
 
-def _other_task(
-    run: str | Path, recipe: ClassificationRecipe, data: str, split: str
-) -> tuple[ClassificationTask, str, str]:
+def _other_images(recipe: ClassificationRecipe, data: str, split: str, classes: list[str]) -> OneSet:
     """Images that the run has not seen: nothing is held back from them."""
-    images, split, origin = open_images(data, split=split, download=recipe.download)
+    found = open_images(data, split=split, download=recipe.download)
+    images = found.images
     if 0 < recipe.first_classes < len(images.classes):
         images = first_classes(images, recipe.first_classes)
     try:
-        images = with_classes(images, class_names(run))
+        return found._replace(images=with_classes(images, classes))
     except ValueError as error:
         raise ValueError(f"{data} does not have the run's classes: {error}") from error
-    # One set for every name: only the one that is measured is read.
-    return ClassificationTask(recipe, Splits(images, images, None, origin)), split, origin
 
 
 class Classifier:
@@ -91,10 +89,9 @@ class Classifier:
     notes: tuple[str, ...] = ()
 
     def __init__(self, run: str | Path, device: str = "auto") -> None:
-        folder, self.classes = RunFolder(run), class_names(run)
+        folder = RunFolder(run)
         recipe = folder.recipe(ClassificationRecipe).with_changes(init_from="", drop_path=0.0)
-        if not self.classes:
-            raise ValueError(f"{run} is not a run with a list of classes")
+        self.classes = class_names(run)
         self.device = pick_device(device)
         self.model = trained_model(build_classifier(recipe, len(self.classes)), folder, self.device)
         self._fit = EvalTransform(recipe.image_size, crop_ratio=recipe.eval_crop)
@@ -136,10 +133,6 @@ class ClassificationRun:
     def __init__(self, run: RunFolder) -> None:
         self.recipe = run.recipe(ClassificationRecipe).with_changes(init_from="", download=False)
         self.classes: Sequence[str] = class_names(run.path)
-        if not self.classes:
-            raise ValueError(
-                f"{run.path} has no {CLASSES}: it is not a run of `nearsight train`, or it has not started"
-            )
         self.picture_size = (self.recipe.image_size, self.recipe.image_size)
 
     def fresh_model(self) -> nn.Module:

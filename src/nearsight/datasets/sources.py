@@ -15,6 +15,7 @@ from nearsight.datasets.shards import expand_braces, looks_like_shard, open_shar
 from nearsight.datasets.splitting import make_splits
 from nearsight.datasets.tables import open_npz, open_parquet
 from nearsight.images.decode import IMAGE_SUFFIXES
+from nearsight.images.imageset import pick_split
 from nearsight.text import printable
 
 _ACCEPTED = f"a folder, .npz, .parquet, .tar or .zip, 'clothing', or one of {', '.join(NAMES)}"
@@ -54,9 +55,7 @@ def open_images(source: str | Path, *, split: str = "", download: bool = False) 
     Without `split`, a source with several gives its test split, or else val.
     """
     kind, parts = _find(str(source), download)
-    chosen = split or next(name for name in ("test", "val", "train") if name in parts)
-    if chosen not in parts:
-        raise ValueError(f"{kind}: no split {split!r}; it has {', '.join(parts)}")
+    chosen = pick_split(parts, split, ("test", "val", "train"))
     images = parts[chosen]
     if not len(images):
         raise ValueError(f"{kind}: its {chosen} split has no images")

@@ -13,18 +13,19 @@ from torch import nn
 
 from nearsight.detection import EvalOptions, PredictOptions
 from nearsight.detection.coco_metrics import Found
-from nearsight.detection.data import EVAL_BATCH, open_splits, pad_images
+from nearsight.detection.data import open_splits, pad_images
 from nearsight.detection.dataset import DetectionSet
 from nearsight.detection.model import build_detector
 from nearsight.detection.outputs import DetectorOutputs, postprocess
 from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.report import MIN_SCORE, draw_boxes
-from nearsight.detection.sources import open_detection, open_parts
-from nearsight.detection.task import coco_results, compared, found_in
+from nearsight.detection.sources import open_parts
+from nearsight.detection.task import DetectionTask, coco_results, compared, found_in
 from nearsight.detection.views import fit_image
 from nearsight.engine.device import pick_device, pick_precision
+from nearsight.engine.task import ProcessContext
 from nearsight.images.decode import picture_files, read_pictures
-from nearsight.images.imageset import BadImage, BadImageLog
+from nearsight.images.imageset import BadImage, Splits, pick_split
 from nearsight.images.transforms import normalise
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import CATEGORIES
@@ -41,11 +42,10 @@ class Detector:
         folder = RunFolder(run)
         recipe = folder.recipe(DetectionRecipe)
         self.classes, self.category_ids = run_categories(folder)
-        self.device = pick_device(device)
+        self.context = _context(recipe, device)
         fresh = build_detector(recipe.with_changes(init_from=""), len(self.classes))
-        self.model = trained_model(fresh, folder, self.device)
+        self.model = trained_model(fresh, folder, self.context.device)
         self.picture_size = recipe.picture_size
-        self.precision = pick_precision(recipe.precision, self.device)
         self.notes: list[str] = []
 
     @torch.no_grad()
@@ -53,26 +53,9 @@ class Detector:
         """Boxes in images uint8 [H, W, 3] of any sizes, in pixels of each image."""
         image_sizes = [(image.shape[0], image.shape[1]) for image in images]
         pictures, views = zip(*(fit_image(image, self.picture_size) for image in images), strict=True)
-        with torch.autocast(self.device.type, self.precision, enabled=self.precision != torch.float32):
-            outputs = self.model(normalise(pad_images(pictures).to(self.device)))
+        with self.context.autocast():
+            outputs = self.model(normalise(pad_images(pictures).to(self.context.device)))
         return found_in(outputs, views, image_sizes, score_threshold=score_threshold)
-
-    def find_in_set(self, images: DetectionSet, bad: BadImageLog) -> dict[int, Found]:
-        """The detections in each image of a set, by index, batched as in the evaluations of training.
-
-        Images that cannot be read are left out and noted.
-        """
-        found: dict[int, Found] = {}
-        for start in range(0, len(images), EVAL_BATCH):
-            batch: dict[int, np.ndarray] = {}
-            for index in range(start, min(start + EVAL_BATCH, len(images))):
-                try:
-                    batch[index] = images.read(index)
-                except BadImage as error:
-                    bad.add({error.name: error.reason})
-            if batch:
-                found.update(zip(batch, self.find(list(batch.values())), strict=True))
-        return found
 
     def predict(self, pictures: Sequence[str | Path], options: PredictOptions) -> Iterator[Prediction]:
         """One by one; after the last, results.json is written beside the drawings."""
@@ -107,6 +90,12 @@ class Detector:
         path.with_name(f"{path.stem}_images.json").write_text(json.dumps(legend, indent=1) + "\n")
 
 
+def _context(recipe: DetectionRecipe, device: str) -> ProcessContext:
+    """A run's precision, but for half precision on a CPU, where it would be slow or impossible."""
+    place = pick_device(device)
+    return ProcessContext(place, precision=pick_precision("auto" if place.type == "cpu" else recipe.precision, place))
+
+
 def run_categories(folder: RunFolder) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """The names of a run's classes, and the numbers that its data has for them."""
     categories = folder.read_json(CATEGORIES)
@@ -123,20 +112,28 @@ def evaluate(
 
     ``split`` is train, val or test; by default val, and of other ``data`` val, test, or all of it where it has neither.
     """
-    detector, recipe = Detector(run, device), RunFolder(run).recipe(DetectionRecipe)
-    origin, sets = _sets_to_measure(recipe, data)
-    chosen = split or next(name for name in ("val", "test", "train") if name in sets)
-    if chosen not in sets:
-        raise ValueError(f"{origin}: there is no {chosen} split, but {', '.join(sets)}; choose by --split")
+    folder = RunFolder(run)
+    recipe = folder.recipe(DetectionRecipe).with_changes(init_from="", resident="off")  # each picture is seen once
+    classes, _ = run_categories(folder)
+    notes = []
+    if data:
+        parts = open_parts(data)
+        origin, sets = parts.kind, parts.sets
+    else:
+        origin, sets = recipe.data, open_splits(recipe).named
+        if not folder.was_trained_on(sets):
+            notes = [f"warning: {recipe.data} has changed since the run was trained on it"]
+    chosen = pick_split(sets, split, ("val", "test", "train"))
     images = sets[chosen]
-    if images.classes != detector.classes:
-        raise ValueError(f"the run finds {', '.join(detector.classes)}; the data has {', '.join(images.classes)}")
+    if images.classes != classes:
+        raise ValueError(f"the run finds {', '.join(classes)}; the data has {', '.join(images.classes)}")
     if not images.num_learnable:
         raise ValueError(f"{origin}: its {chosen} split has no boxes to measure by")
-    bad = BadImageLog(len(images), cap=recipe.bad_images)
-    found = detector.find_in_set(images, bad)
+    task, context = DetectionTask(recipe, Splits(images, images, None, origin)), _context(recipe, device)
+    model = trained_model(task.build_model(), folder, context.device)
+    found = dict(task.detections(model, "val", context))
     evaluator = compared(found, images)
-    notes = [f"not read: {name}: {reason}" for name, reason in bad.reasons.items()]
+    notes += [f"not read: {name}: {reason}" for name, reason in task.data.bad("val").reasons.items()]
     if options is not None and options.results:
         path = Path(options.results)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,17 +150,6 @@ def evaluate(
             for name, (average, average50) in zip(images.classes, evaluator.per_class(), strict=True)
         },
     )
-
-
-def _sets_to_measure(recipe: DetectionRecipe, data: str) -> tuple[str, dict[str, DetectionSet]]:
-    """The name and splits of a run's data as in training, or of other `data` as it is."""
-    if data:
-        parts = open_parts(data)
-        return parts.kind, parts.sets
-    splits = open_detection(
-        recipe.data, seed=recipe.data_seed, val_fraction=recipe.val_fraction, val_from=recipe.val_from
-    )
-    return recipe.data, splits.named
 
 
 def _prediction(file: Path, objects: list[dict[str, Any]], drawn: Path | None, problem: str = "") -> Prediction:

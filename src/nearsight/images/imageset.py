@@ -68,9 +68,16 @@ class Splits(Generic[Images]):
         return {name: images for name, images in found.items() if images is not None}
 
     def split(self, name: str) -> Images:
-        if name not in self.named:
-            raise ValueError(f"the data has no {name} split")
-        return self.named[name]
+        return self.named[pick_split(self.named, name)]
+
+
+def pick_split(there: Iterable[str], wish: str, otherwise: Sequence[str] = ()) -> str:
+    """The split that is asked for, or the first of others that is there."""
+    there = list(there)
+    chosen = wish or next(name for name in otherwise if name in there)
+    if chosen not in there:
+        raise ValueError(f"the data has no {chosen} split, but {', '.join(there)}; choose by --split")
+    return chosen
 
 
 class PackedNames(Sequence[str]):

@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, overload
 
@@ -22,7 +22,7 @@ from nearsight.recipes.recipe import R, Recipe
 from nearsight.runs.atomic_files import disk_errors, replace, to_json
 from nearsight.runs.checkpoint import CheckpointStore
 from nearsight.runs.exits import DiskError, FolderInUseError
-from nearsight.runs.layout import BEST, CHECKPOINTS, CLASSES, CONFIG, LOCK, METRICS, MODEL
+from nearsight.runs.layout import BEST, CHECKPOINTS, CLASSES, CONFIG, DATA, LOCK, METRICS, MODEL
 from nearsight.runs.metrics_log import read_metrics
 
 
@@ -76,6 +76,11 @@ class RunFolder:
         group = best.get("weights", MODEL) if best.get("step") == checkpoint.step else MODEL
         return checkpoint.tensors.get(group) or checkpoint.tensors[MODEL]
 
+    def was_trained_on(self, splits: Mapping[str, Any]) -> bool:
+        """Whether sets of images, by split, have the fingerprints that were recorded."""
+        known = self.read_json(DATA) or {}
+        return all(known.get(name) == images.fingerprint() for name, images in splits.items())
+
     def write_json(self, name: str, value: Any) -> None:
         with disk_errors(f"writing {name}"):
             replace(self.path / name, to_json(value))
@@ -119,9 +124,11 @@ class RunFolder:
 
 
 def class_names(run: str | Path) -> list[str]:
-    """The classes of a classification run; empty for any other folder."""
+    """The classes of a classification run."""
     path = Path(run) / CLASSES
-    return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines() if path.is_file() else []
+    if not path.is_file():
+        raise ValueError(f"{run} has no {CLASSES}: it is not a run of `nearsight train`, or it has not started")
+    return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
 
 
 def free_run_path(parent: Path, stem: str) -> Path:
