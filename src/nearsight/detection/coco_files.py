@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,18 +44,12 @@ def read_coco(path: Path, split: str) -> BoxCollector:
         category = _integer(entry, "category_id", where)
         if category not in label_of:
             raise ValueError(f"{where}: category {category} is not declared; add it to categories or remove the box")
-        left, top, width, height = _numbers(entry.get("bbox"), where)
+        corners = _corners(entry.get("bbox"), where)
         crowd = entry.get("iscrowd", 0)
         if crowd not in (None, 0, 1):
             raise ValueError(f"{where}: iscrowd must be 0 or 1, not {printable(repr(crowd))}")
-        collector.add_box(
-            position[number],
-            (left, top, left + width, top + height),
-            label_of[category],
-            where,
-            crowd=bool(crowd),
-            area=_area(entry.get("area")),
-        )
+        label, area = label_of[category], _area(entry.get("area"))
+        collector.add_box(position[number], corners, label, where, crowd=bool(crowd), area=area)
     return collector
 
 
@@ -91,53 +84,45 @@ def _list(content: dict[str, Any], key: str, shown: str) -> list[dict[str, Any]]
     return entries
 
 
-def _field(entry: dict[str, Any], key: str, where: str, fits: Callable[[Any], bool], kind: str) -> Any:
-    value = entry.get(key)
-    if not fits(value):
-        raise ValueError(f"{where}: {key} must be {kind}, not {printable(repr(value))}")
-    return value
+def _number(value: Any) -> float | None:
+    """None for what is no number; infinity for a whole number that is larger than any float."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
 
 
 def _integer(entry: dict[str, Any], key: str, where: str) -> int:
-    return int(
-        _field(
-            entry,
-            key,
-            where,
-            lambda v: (
-                isinstance(v, int | float) and not isinstance(v, bool) and v == v and abs(v) < 2**62 and v == int(v)
-            ),
-            "a whole number",
-        )
-    )
+    value: Any = entry.get(key)
+    number = _number(value)
+    if number is None or not abs(number) < 2**62 or not number.is_integer():
+        raise ValueError(f"{where}: {key} must be a whole number, not {printable(repr(value))}")
+    return int(value)
 
 
 def _string(entry: dict[str, Any], key: str, where: str) -> str:
-    return str(_field(entry, key, where, lambda v: isinstance(v, str) and v != "", "a text"))
+    value = entry.get(key)
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{where}: {key} must be a text, not {printable(repr(value))}")
+    return value
 
 
-def _numbers(value: Any, where: str) -> list[float]:
-    if (
-        not isinstance(value, list)
-        or len(value) != 4
-        or not all(isinstance(number, int | float) and not isinstance(number, bool) for number in value)
-    ):
+def _corners(value: Any, where: str) -> tuple[float, float, float, float]:
+    """COCO's [left, top, width, height] as (left, top, right, bottom)."""
+    sides = value if isinstance(value, list) else []
+    numbers = [number for side in sides if (number := _number(side)) is not None]
+    if len(sides) != 4 or len(numbers) != 4:
         raise ValueError(f"{where}: bbox must be [left, top, width, height], not {printable(repr(value))}")
-    return [_float(number) for number in value]
+    left, top, width, height = numbers
+    return left, top, left + width, top + height
 
 
 def _area(value: Any) -> float | None:
     """The object's own, where a number says so."""
-    number = _float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
-    return number if math.isfinite(number) else None
-
-
-def _float(number: float) -> float:
-    """A whole number may be larger than any float."""
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf
+    number = _number(value)
+    return None if number is None or not math.isfinite(number) else number
 
 
 def _image_root(path: Path, split: str, paths: list[str], shown: str) -> Path:

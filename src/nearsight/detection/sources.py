@@ -8,7 +8,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from nearsight.datasets.archive import ARCHIVE_SUFFIXES, first_names, unpacked
-from nearsight.datasets.splitting import SPLIT_WORDS, check_parts, split_word, without_own_val
+from nearsight.datasets.splitting import SPLIT_WORDS, check_parts, group_by_split, without_own_val
 from nearsight.detection.coco_files import looks_like_coco, read_coco
 from nearsight.detection.dataset import BoxCollector, DetectionSet, DetectionSplits, hold_out, read_text
 from nearsight.detection.voc_files import read_voc
@@ -160,17 +160,14 @@ def _coco_files(folder: Path) -> dict[str, Path]:
     """COCO's annotation files by split: `instances_…` where there are any, else every json that looks like one."""
     found = sorted({path for pattern in _JSON_PATTERNS for path in folder.glob(pattern)})
     instances = [path for path in found if path.name.startswith("instances_")]
-    by_split: dict[str, Path] = {}
-    for path in instances or [path for path in found if looks_like_coco(path)]:
-        parent = SPLIT_WORDS.get(path.parent.name.lower()) if path.parent != folder else None
-        split = split_word(path.stem.rstrip("0123456789")) or parent or "train"
-        if split in by_split:
+    by_split = group_by_split(instances or filter(looks_like_coco, found), folder)
+    for split, (first, *others) in by_split.items():
+        if others:
             raise ValueError(
-                f"{printable(str(folder))}: {by_split[split].name} and {path.name} are both {split}; "
+                f"{printable(str(folder))}: {first.name} and {others[0].name} are both {split}; "
                 "name them train.json, val.json and test.json, or give one file"
             )
-        by_split[split] = path
-    return by_split
+    return {split: path for split, (path,) in by_split.items()}
 
 
 def _voc_files(folder: Path) -> dict[str, list[Path]]:

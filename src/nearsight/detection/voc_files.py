@@ -2,125 +2,92 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
+from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from nearsight.detection.dataset import BoxCollector, read_text, safe_relative
 from nearsight.images.decode import IMAGE_SUFFIXES
 from nearsight.text import printable
 
-_MAX_BYTES, _MAX_DEPTH = 2**24, 32
+_MAX_BYTES = 2**24
 
 
-@dataclass
-class _Element:
-    tag: str
-    text: str = ""
-    children: list[_Element] = field(default_factory=list)
-
-    def find(self, tag: str) -> _Element | None:
-        return next((child for child in self.children if child.tag == tag), None)
-
-    def text_of(self, *path: str) -> str | None:
-        element: _Element | None = self
-        for tag in path:
-            element = element.find(tag) if element is not None else None
-        return None if element is None else element.text.strip()
-
-
-def parse_xml(path: Path) -> _Element:
-    """The tree of a small untrusted xml file: no document type, no entities, bounded size and depth."""
+def parse_xml(path: Path) -> Element:
+    """The tree of a small untrusted xml file. Without a document type it cannot declare entities."""
     shown = printable(str(path))
-    content = read_text(path, _MAX_BYTES)
-    top = _Element("")
-    open_elements = [top]
-    parser = expat.ParserCreate()
+    tree, parser = TreeBuilder(), expat.ParserCreate()
 
     def refuse(*_: object) -> None:
         raise ValueError(f"{shown}: document types and entities are refused; remove the <!DOCTYPE …> from the file")
 
-    def start(tag: str, _: dict[str, str]) -> None:
-        if len(open_elements) > _MAX_DEPTH:
-            raise ValueError(f"{shown}: nested too deeply to be a VOC annotation")
-        element = _Element(tag)
-        open_elements[-1].children.append(element)
-        open_elements.append(element)
-
-    def end(_: str) -> None:
-        open_elements.pop()
-
-    def characters(text: str) -> None:
-        open_elements[-1].text += text
-
     parser.StartDoctypeDeclHandler = refuse
-    parser.EntityDeclHandler = refuse
-    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, characters
+    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = tree.start, tree.end, tree.data
     try:
-        parser.Parse(content.encode(), True)
+        parser.Parse(read_text(path, _MAX_BYTES).encode(), True)
     except expat.ExpatError as error:
         raise ValueError(f"{shown}: not valid xml ({error})") from None
-    if not top.children or top.children[0].tag != "annotation":
+    root = tree.close()
+    if root.tag != "annotation":
         raise ValueError(f"{shown}: not a VOC annotation (its root is not <annotation>)")
-    return top.children[0]
+    return root
 
 
 def read_voc(root: Path, files: list[Path], classes: tuple[str, ...] | None = None) -> BoxCollector:
     """Annotation files as one set. Classes are those that occur, in alphabetical order, unless given."""
-    trees = [(path, parse_xml(path)) for path in sorted(files)]
-    occurring = sorted({_class_name(path, index, obj) for path, tree in trees for index, obj in _objects(tree)})
+    trees = {path: parse_xml(path) for path in sorted(files)}
+    objects = {path: _objects(path, tree) for path, tree in trees.items()}
+    occurring = sorted({name for own in objects.values() for _, name, _ in own})
     collector = BoxCollector(root, occurring if classes is None else classes)
     label_of = {name: label for label, name in enumerate(collector.classes)}
-    for number, (path, tree) in enumerate(trees, start=1):
+    for number, (path, tree) in enumerate(trees.items(), start=1):
         shown = printable(str(path))
-        size = (_whole(tree, shown, "size", "height"), _whole(tree, shown, "size", "width"))
+        size = (_whole(tree, shown, "size/height"), _whole(tree, shown, "size/width"))
         image = collector.add_image(_image_of(root, path, tree), size, number)
-        for index, obj in _objects(tree):
-            where = f"{shown}, object {index}"
-            name = _class_name(path, index, obj)
+        for where, name, element in objects[path]:
             if name not in label_of:
                 raise ValueError(f"{where}: class {printable(name)!r} does not occur in the training split")
             left, top, right, bottom = (
-                _number(obj, where, "bndbox", side) for side in ("xmin", "ymin", "xmax", "ymax")
+                _number(element, where, f"bndbox/{side}") for side in ("xmin", "ymin", "xmax", "ymax")
             )
             # VOC counts pixels from 1 and includes the last: its first pixel column spans 0 to 1 here.
-            collector.add_box(
-                image,
-                (left - 1, top - 1, right, bottom),
-                label_of[name],
-                where,
-                crowd=obj.text_of("difficult") == "1",
-            )
+            corners = (left - 1, top - 1, right, bottom)
+            collector.add_box(image, corners, label_of[name], where, crowd=_text(element, "difficult") == "1")
     return collector
 
 
-def _objects(tree: _Element) -> list[tuple[int, _Element]]:
-    return list(enumerate((child for child in tree.children if child.tag == "object"), start=1))
+def _objects(path: Path, tree: Element) -> list[tuple[str, str, Element]]:
+    """Of each object, how messages call it, and its class."""
+    objects = []
+    for index, element in enumerate(tree.findall("object"), start=1):
+        where, name = f"{printable(str(path))}, object {index}", _text(element, "name")
+        if not name:
+            raise ValueError(f"{where}: has no name")
+        objects.append((where, name, element))
+    return objects
 
 
-def _class_name(path: Path, index: int, obj: _Element) -> str:
-    name = obj.text_of("name")
-    if not name:
-        raise ValueError(f"{printable(str(path))}, object {index}: has no name")
-    return name
+def _text(element: Element, path: str) -> str:
+    """The text at a path below an element; empty where there is none."""
+    return (element.findtext(path) or "").strip()
 
 
-def _number(element: _Element, where: str, *path: str) -> float:
-    text = element.text_of(*path)
+def _number(element: Element, where: str, path: str) -> float:
+    text = _text(element, path)
     try:
-        return float(text or "")
+        return float(text)
     except ValueError:
-        raise ValueError(f"{where}: {'/'.join(path)} must be a number, not {printable(repr(text))}") from None
+        raise ValueError(f"{where}: {path} must be a number, not {printable(repr(text))}") from None
 
 
-def _whole(tree: _Element, where: str, *path: str) -> int:
-    value = _number(tree, where, *path)
+def _whole(element: Element, where: str, path: str) -> int:
+    value = _number(element, where, path)
     if not 1 <= value < 2**31 or value != int(value):
-        raise ValueError(f"{where}: {'/'.join(path)} must be a positive whole number, not {value:g}")
+        raise ValueError(f"{where}: {path} must be a positive whole number, not {value:g}")
     return int(value)
 
 
-def _image_of(root: Path, path: Path, tree: _Element) -> str:
+def _image_of(root: Path, path: Path, tree: Element) -> str:
     """The image with the annotation's own name, in VOC's folder or beside it; else the one that <filename> names."""
     relative = path.parent.relative_to(root)
     folders = [relative.parent / "JPEGImages", relative.parent / "images", relative]
@@ -129,7 +96,7 @@ def _image_of(root: Path, path: Path, tree: _Element) -> str:
             for spelled in (suffix, suffix.upper()):
                 if (root / folder / (path.stem + spelled)).is_file():
                     return str(folder / (path.stem + spelled))
-    named = tree.text_of("filename")
+    named = _text(tree, "filename")
     if named:
         for folder in folders:
             candidate = folder / safe_relative(named, printable(str(path)))
