@@ -6,7 +6,7 @@ from timm.models.vision_transformer import VisionTransformer as TimmVisionTransf
 
 from nearsight.models import create_model
 from nearsight.nn import GatedPositionalSelfAttention, PositionalSelfAttention, SelfAttention
-from nearsight.weights import load_timm_weights
+from nearsight.weights import from_timm, load_weights
 
 
 def kinds(model):
@@ -35,7 +35,7 @@ def test_position_embedding_is_resized_as_timm_resizes_it():
         img_size=32, patch_size=4, embed_dim=144, depth=2, num_heads=9, num_classes=5, dynamic_img_size=True
     ).eval()
     ours = small("deit_nano_32", depth=2, qkv_bias=True)
-    load_timm_weights(ours, theirs.state_dict())
+    load_weights(ours, from_timm(theirs.state_dict()), "theirs")
     images = torch.randn(1, 3, 20, 28)
     torch.testing.assert_close(ours(images), theirs(images), atol=1e-5, rtol=1e-5)
 

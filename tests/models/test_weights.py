@@ -6,7 +6,7 @@ import torch
 from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 
 from nearsight.models import create_model
-from nearsight.weights import from_timm, load_timm_weights, to_timm
+from nearsight.weights import from_timm, load_weights, to_timm
 
 TWINS = {
     "convit_tiny": "convit_tiny",
@@ -34,7 +34,7 @@ def twins(name):
         ours = create_model(name, num_classes=10).eval()
     for parameter in theirs.parameters():  # untrained gates and biases are alike everywhere; make them differ
         parameter.data.add_(0.02 * torch.randn_like(parameter))
-    load_timm_weights(ours, theirs.state_dict())
+    load_weights(ours, from_timm(theirs.state_dict()), "theirs")
     return ours, theirs
 
 
@@ -71,6 +71,6 @@ def test_the_key_map_is_its_own_inverse():
 
 def test_wrong_weights_are_named():
     with pytest.raises(ValueError, match=r"missing: .*unknown: .*"):
-        load_timm_weights(create_model("convit_nano_32"), timm.create_model("resnet26").state_dict())
-    with pytest.raises(ValueError, match=r"head.weight \(\[1000, 144\], expected \[7, 144\]\)"):
-        load_timm_weights(create_model("convit_nano_32", num_classes=7), create_model("convit_nano_32").state_dict())
+        load_weights(create_model("convit_nano_32"), from_timm(timm.create_model("resnet26").state_dict()), "a ResNet")
+    with pytest.raises(ValueError, match=r"head.weight \(1000, 144\) instead of \(7, 144\)"):
+        load_weights(create_model("convit_nano_32", num_classes=7), create_model("convit_nano_32").state_dict(), "more")

@@ -23,7 +23,7 @@ from nearsight.geometry import Grid
 from nearsight.models import ResNet, VisionTransformer
 from nearsight.nn import GatedPositionalSelfAttention, LocalSelfAttention2d, PositionalSelfAttention, SelfAttention
 from nearsight.nn.local import sinusoidal_positions
-from nearsight.weights import load_timm_weights
+from nearsight.weights import from_timm, load_weights
 
 KNOWN = "nearsight's models, timm's plain VisionTransformer and timm's ConVit"
 
@@ -131,7 +131,7 @@ def from_timm_convit(model: ConVit) -> VisionTransformer:
         locality_strength=model.locality_strength,
         pos_embed=model.use_pos_embed,
     )
-    load_timm_weights(ours, model.state_dict())
+    load_weights(ours, from_timm(model.state_dict()), "the model of timm")
     return ours.to(next(model.parameters()).device).eval()
 
 

@@ -56,12 +56,13 @@ def with_backbone_options(recipe: DetectionRecipe, run: RunFolder) -> DetectionR
     Once ``run`` has started, its config has them, and the run it started from may be gone.
     """
     origin = _backbone_run(recipe)
-    if origin is None:
-        begun = run.recipe() if recipe.init_from and run.has_config else None
-        if begun is None or begun.init_from != recipe.init_from:
-            return recipe
-        return recipe.with_changes(model_options={**begun.model_options, **recipe.model_options})
-    return recipe.with_changes(model_options={**origin.stated_options, **recipe.model_options})
+    if origin is not None:
+        options = origin.stated_options
+    elif recipe.init_from and run.has_config and (begun := run.recipe()).init_from == recipe.init_from:
+        options = begun.model_options
+    else:
+        return recipe
+    return recipe.with_changes(model_options={**options, **recipe.model_options})
 
 
 def _backbone_run(recipe: DetectionRecipe) -> Recipe | None:
@@ -75,25 +76,16 @@ def load_torchvision_weights(model: RetinaNet, weights: dict[str, Tensor], *, ba
 
     Its weights trained on COCO belong to frozen batch norms with `batch_norm_eps=0.0`; the difference is folded in.
     """
-    own = model.state_dict()
     renamed = {_from_torchvision(name): value for name, value in weights.items()}
-    for name in own:
+    for name in model.state_dict():
         if name.endswith("num_batches_tracked"):
             renamed.setdefault(name, torch.zeros((), dtype=torch.int64))
-    missing, unknown = sorted(set(own) - set(renamed)), sorted(set(renamed) - set(own))
-    if missing or unknown:
-        raise ValueError(
-            "the weights are not those of a convolutional RetinaNet without norms: "
-            f"missing {', '.join(missing[:4]) or 'nothing'}; unknown {', '.join(unknown[:4]) or 'nothing'}"
-        )
-    modules = dict(model.named_modules())
-    for name, module in modules.items():
-        if isinstance(module, nn.BatchNorm2d) and not math.isclose(module.eps, batch_norm_eps):
-            variance = renamed[f"{name}.running_var"]
-            renamed[f"{name}.weight"] = (
-                renamed[f"{name}.weight"] * ((variance + module.eps) / (variance + batch_norm_eps)).sqrt()
-            )
-    model.load_state_dict(renamed)
+    for name, module in model.named_modules():
+        variance = renamed.get(f"{name}.running_var")
+        if isinstance(module, nn.BatchNorm2d) and variance is not None and not math.isclose(module.eps, batch_norm_eps):
+            fold = ((variance + module.eps) / (variance + batch_norm_eps)).sqrt()
+            renamed[f"{name}.weight"] = renamed[f"{name}.weight"] * fold
+    load_weights(model, renamed, "a state dict of torchvision's retinanet_resnet50_fpn")
 
 
 _TORCHVISION_PREFIXES = (

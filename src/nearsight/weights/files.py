@@ -32,11 +32,8 @@ def _read_pth(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError) as error:
-        reason = next(
-            (line.strip() for line in str(error).splitlines() if "GLOBAL" in line or "nsupported" in line), ""
-        )
         raise ValueError(
-            f"{path} was refused: it holds more than tensors, or is damaged. {reason or 'Use a .safetensors file.'}"
+            f"{path} was refused: it holds more than tensors, or is damaged; take the weights as a .safetensors file"
         ) from error
     for key in ("model", "state_dict"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
