@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import itertools
 import os
-import shutil
 import stat
 import tarfile
 import tempfile
@@ -29,6 +28,9 @@ class ArchiveLimits:
     """Unpacked bytes over the archive's own; counts from the first `free_bytes` on."""
     free_bytes: int = 2**20
     max_entries: int = 20_000_000
+
+
+DEFAULT_LIMITS = ArchiveLimits()
 
 
 @dataclass
@@ -109,10 +111,9 @@ def _entries(archive: Path, target: Path) -> Iterator[Iterator[tuple[str, IO[byt
             yield _tar_entries(opened_tar, target)
 
 
-def _unpack(archive: Path, target: Path, suffixes: tuple[str, ...] | None, limits: ArchiveLimits) -> int:
+def _unpack(archive: Path, target: Path, suffixes: tuple[str, ...], limits: ArchiveLimits) -> None:
     budget = _Budget(limits, archive.stat().st_size)
     taken: set[str] = set()
-    skipped = 0
     with _entries(archive, target) as entries:
         for name, content in entries:
             budget.entry(name)
@@ -121,8 +122,7 @@ def _unpack(archive: Path, target: Path, suffixes: tuple[str, ...] | None, limit
             if folded in taken:
                 raise _refuse(name, "the same name twice (but for upper and lower case)")
             taken.add(folded)
-            if suffixes is not None and not name.lower().endswith(suffixes):
-                skipped += 1
+            if not name.lower().endswith(suffixes):
                 continue
             destination = target.joinpath(*parts)
             destination.parent.mkdir(parents=True, exist_ok=True)
@@ -130,45 +130,31 @@ def _unpack(archive: Path, target: Path, suffixes: tuple[str, ...] | None, limit
                 while chunk := content.read(2**20):
                     budget.add(len(chunk), name)
                     out.write(chunk)
-    return skipped
 
 
 def safe_extract(
-    archive: Path,
-    target: Path,
-    *,
-    suffixes: tuple[str, ...] | None = None,
-    limits: ArchiveLimits | None = None,
-) -> int:
-    """Unpack a .zip or .tar into the new folder `target`; with `suffixes`, only files that end so.
+    archive: Path, target: Path, suffixes: tuple[str, ...], limits: ArchiveLimits = DEFAULT_LIMITS
+) -> None:
+    """Unpack those files of a .zip or .tar that end in one of the suffixes into the new folder `target`.
 
     The folder appears complete or not at all. Raises ValueError naming the entry that was refused. Archives within the
-    archive stay packed. Returns how many files were skipped.
+    archive stay packed.
     """
-    archive, target = Path(archive), Path(target)
     if target.exists():
         raise ValueError(f"{printable(str(target))} exists already")
     target.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{target.name[:100]}.", dir=target.parent))
-    try:
-        skipped = _unpack(archive, work, suffixes, limits or ArchiveLimits())
-        os.chmod(work, 0o777 & ~_umask())
-        os.replace(work, target)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, NotImplementedError, ValueError) as error:
-        shutil.rmtree(work, ignore_errors=True)
-        if isinstance(error, OSError) and target.exists():  # another process finished the same work first
-            return 0
-        raise ValueError(f"{printable(str(archive))}: {printable(str(error), 400)}") from None
-    except BaseException:
-        shutil.rmtree(work, ignore_errors=True)
-        raise
-    return skipped
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current
+    with tempfile.TemporaryDirectory(
+        prefix=f".{target.name[:100]}.", dir=target.parent, ignore_cleanup_errors=True
+    ) as private:
+        work = Path(private) / "files"
+        work.mkdir()  # with the permissions of any new folder, so that others may share it
+        try:
+            _unpack(archive, work, suffixes, limits)
+            os.replace(work, target)
+        except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, NotImplementedError, ValueError) as error:
+            if isinstance(error, OSError) and target.exists():  # another process finished the same work first
+                return
+            raise ValueError(f"{printable(str(archive))}: {printable(str(error), 400)}") from None
 
 
 def first_names(archive: Path, most: int = 20_000) -> Iterator[str]:
@@ -199,5 +185,5 @@ def unpacked(path: Path, suffixes: tuple[str, ...], kind: str = "") -> Path:
     identity = f"{kind}{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
     target = default_root() / "unpacked" / hashlib.sha256(os.fsencode(identity)).hexdigest()[:24]
     if not target.is_dir():
-        safe_extract(path, target, suffixes=suffixes)
+        safe_extract(path, target, suffixes)
     return target

@@ -130,7 +130,7 @@ class _Part(LabelledSet):
     def __init__(
         self, images: LabelledImages, indices: np.ndarray, classes: tuple[str, ...], labels: np.ndarray | None = None
     ) -> None:
-        own = np.asarray(images.labels)[indices] if labels is None else labels
+        own = images.labels[indices] if labels is None else labels
         super().__init__((images.names[int(i)] for i in indices), own, classes)
         # A part of a part refers to the original set directly.
         self._base: LabelledImages = images._base if isinstance(images, _Part) else images
@@ -159,7 +159,7 @@ def with_classes(images: LabelledImages, classes: Sequence[str]) -> LabelledImag
         shown = printable(", ".join(unknown[:5]))
         raise ValueError(f"there are images of other classes than {printable(', '.join(classes))}: {shown}")
     position = {name: label for label, name in enumerate(classes)}
-    labels = np.array([position.get(name, -1) for name in images.classes], dtype=np.int64)[np.asarray(images.labels)]
+    labels = np.array([position.get(name, -1) for name in images.classes], dtype=np.int64)[images.labels]
     return _Part(images, np.arange(len(images)), tuple(classes), labels)
 
 
@@ -173,7 +173,7 @@ def per_class_fraction(images: LabelledImages, f: float, seed: int = 0) -> Label
     ranks = name_ranks(images.names, seed)
     chosen = []
     for label in range(len(images.classes)):
-        members = np.flatnonzero(np.asarray(images.labels) == label)
+        members = np.flatnonzero(images.labels == label)
         keep = min(len(members), max(1, round(f * len(members))))
         chosen.append(members[np.argsort(ranks[members], kind="stable")[:keep]])
     return subset(images, np.sort(np.concatenate(chosen)))
@@ -183,7 +183,7 @@ def first_classes(images: LabelledImages, n: int) -> LabelledImages:
     """Only the first n classes."""
     if not 1 <= n <= len(images.classes):
         raise ValueError(f"the number of classes must be in 1..{len(images.classes)}, got {n}")
-    kept = np.flatnonzero(np.asarray(images.labels) < n)
+    kept = np.flatnonzero(images.labels < n)
     if not len(kept):
         raise ValueError(
             f"a split of {len(images)} images has none of the first {n} classes "

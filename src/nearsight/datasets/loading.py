@@ -33,7 +33,7 @@ class LabelledBatches:
         pixels = [self.read(int(index), int(key), found) for index, key in zip(indices, keys, strict=True)]
         return {
             "images": torch.stack(pixels),
-            "labels": torch.from_numpy(np.asarray(self.images.labels)[indices]),
+            "labels": torch.from_numpy(self.images.labels[indices]),
             "indices": torch.from_numpy(indices),
             "keys": torch.from_numpy(keys),
         }
@@ -45,7 +45,7 @@ class LabelledBatches:
     def _same_class(self, index: int) -> tuple[str, Sequence[int]]:
         """As they come from the same class, the label stays true."""
         label = self.images.labels[index]
-        members = np.flatnonzero(np.asarray(self.images.labels) == label)
+        members = np.flatnonzero(self.images.labels == label)
         rolled = np.roll(members, -(hash32(index) % len(members)))[:_MOST_STAND_INS]
         return f"class {printable(self.images.classes[label])!r}", rolled[rolled != index].tolist()
 

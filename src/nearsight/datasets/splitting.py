@@ -101,7 +101,7 @@ def split_by_class(images: LabelledImages, *, seed: int, val_fraction: float) ->
     ranks = name_ranks(images.names, seed)
     held_out = ranks < val_fraction
     for label, name in enumerate(images.classes):
-        members = np.flatnonzero(np.asarray(images.labels) == label)
+        members = np.flatnonzero(images.labels == label)
         if len(members) == 1:
             raise ValueError(
                 f"class {printable(name)!r} has a single image, which cannot be in train and val; add more or remove it"
@@ -153,7 +153,7 @@ def _check_readable(train: LabelledImages) -> None:
     """Every class has an image that can be read. One read per class when all is well."""
     for label, name in enumerate(train.classes):
         first: BadImage | None = None
-        members = np.flatnonzero(np.asarray(train.labels) == label)
+        members = np.flatnonzero(train.labels == label)
         for index in members:
             try:
                 train.read(int(index))

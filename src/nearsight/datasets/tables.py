@@ -34,8 +34,10 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as stored:
             return {key: stored[key] for key in stored.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        reason = "object arrays are refused" if "allow_pickle" in str(error) else str(error)
-        raise ValueError(f"{printable(str(path))}: not a readable .npz of plain arrays: {printable(reason)}") from None
+        raise ValueError(
+            f"{printable(str(path))}: not a readable .npz of plain arrays ({printable(str(error))}); store images as "
+            "uint8 and labels as numbers or strings"
+        ) from None
 
 
 def _pixels(array: np.ndarray, what: str) -> np.ndarray:

@@ -16,12 +16,15 @@ class EvalOptions:
     results: str = option("", "also write the detections to this file, in COCO's results format")
 
 
+MIN_SCORE = 0.3  # of boxes that are shown
+
+
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions:
     """What a detector draws, and where."""
 
     out: str = option("predictions", "folder for the drawn pictures and results.json")
-    min_score: float = option(0.3, "smallest score that is drawn and written", low=0, high=1)
+    min_score: float = option(MIN_SCORE, "smallest score that is drawn and written", low=0, high=1)
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -11,6 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from torch import nn
 
+from nearsight.detection import MIN_SCORE
 from nearsight.detection.coco_metrics import Found, Truth
 from nearsight.engine.task import ProcessContext
 from nearsight.reports.page import Page, Picture
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from nearsight.detection.task import DetectionTask
 
 _SHOWN = 6
-MIN_SCORE = 0.3
 
 
 def class_colors(count: int) -> list[tuple[int, int, int]]:

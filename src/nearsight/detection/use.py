@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import nn
 
-from nearsight.detection import EvalOptions, PredictOptions
+from nearsight.detection import MIN_SCORE, EvalOptions, PredictOptions
 from nearsight.detection.coco_metrics import Found
 from nearsight.detection.data import open_splits, pad_images
 from nearsight.detection.dataset import DetectionSet
 from nearsight.detection.model import build_detector
 from nearsight.detection.outputs import DetectorOutputs, postprocess
 from nearsight.detection.recipe import DetectionRecipe
-from nearsight.detection.report import MIN_SCORE, draw_boxes
+from nearsight.detection.report import draw_boxes
 from nearsight.detection.sources import open_parts
 from nearsight.detection.task import DetectionTask, coco_results, compared, found_in
 from nearsight.detection.views import fit_image
