@@ -1,9 +1,6 @@
 """Sizes of launches in plain Python: Triton's functions for them work inside kernels too, and take 4 µs a call."""
 
-from typing import cast
-
-import torch
-
+PROGRAMS_WANTED = 528  # of a GPU kernel: four for each multiprocessor of a large device
 LANES = 16  # float32 numbers of a vector in loops that numba compiles
 
 
@@ -14,8 +11,3 @@ def ceil_div(length: int, part: int) -> int:
 def next_power_of_2(length: int) -> int:
     """The least power of two that is not below `length`, which is at least 1."""
     return 1 << (length - 1).bit_length()
-
-
-def smaller(first: int, second: int) -> int:
-    """The smaller one, also of sizes that are symbols under torch.compile, where `min` would compile for either."""
-    return cast(int, torch.sym_min(first, second))

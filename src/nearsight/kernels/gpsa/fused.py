@@ -52,26 +52,21 @@ def _(content, value, weights, scale):
     return positions_outside(value).transpose(1, 2)
 
 
-def _gradients(
-    gradient: Tensor, content: Tensor, value: Tensor, weights: Tensor, scale: Tensor
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    batch, num_heads, tokens, _ = known_sizes(value)
-    grad_content, grad_value = positions_outside(value), positions_outside(value)
-    scale_shares = scale.new_empty(batch, num_heads, ceil_div(tokens, ROWS), dtype=torch.float32)
-    _launch_mix(
-        weights.transpose(1, 2), gradient, content, scale, grad_value, grad_content, scale_shares, backward=True
-    )
-    grad_weights = weight_gradient(gradient, value, weights)
-    return grad_content.transpose(1, 2), grad_value.transpose(1, 2), grad_weights, scale_shares.sum(dim=(0, 2))
-
-
 @Operator
 def mix_positions_backward(
     gradient: Tensor, content: Tensor, value: Tensor, weights: Tensor, scale: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Gradients of content, value, weights (float32) and scale."""
+    gradient, content, value = dense_channels(gradient), dense_channels(content), dense_channels(value)
+    batch, num_heads, tokens, _ = known_sizes(value)
+    grad_content, grad_value = positions_outside(value), positions_outside(value)
+    scale_shares = scale.new_empty(batch, num_heads, ceil_div(tokens, ROWS), dtype=torch.float32)
     with torch.cuda.device_of(value):
-        return _gradients(dense_channels(gradient), dense_channels(content), dense_channels(value), weights, scale)
+        _launch_mix(
+            weights.transpose(1, 2), gradient, content, scale, grad_value, grad_content, scale_shares, backward=True
+        )
+        grad_weights = weight_gradient(gradient, value, weights)
+    return grad_content.transpose(1, 2), grad_value.transpose(1, 2), grad_weights, scale_shares.sum(dim=(0, 2))
 
 
 @mix_positions_backward.register_fake

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..sizes import ceil_div, next_power_of_2
+from ..sizes import PROGRAMS_WANTED, ceil_div, next_power_of_2
 from ..triton_launch import EDITION, Operator, wrap_triton
 from .layout import Positions, known_sizes, places, stride_unit
 from .positions_kernels import _weight_gradient, make_weights, sum_partials, weights_backward
@@ -11,7 +11,6 @@ from .positions_kernels import _weight_gradient, make_weights, sum_partials, wei
 ALIGNMENT = 16
 ELEMENTS = 2048  # of a program's tile
 SIDE, GRADIENT_WARPS, GRADIENT_STAGES = 128, 4, 3
-PROGRAMS_WANTED = 528  # four for each multiprocessor of a large device
 
 
 def weights_and_share(positions: Positions, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

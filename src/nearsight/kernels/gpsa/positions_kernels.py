@@ -12,20 +12,14 @@ import triton.language as tl
 
 
 @triton.jit
-def _offsets(row, col, width):
-    """δ_row and δ_col [R, C] of keys `col` from queries `row`, both row-major places on the grid."""
-    down = col[None, :] // width - row[:, None] // width
-    right = col[None, :] % width - row[:, None] % width
-    return down.to(tl.float32), right.to(tl.float32)
-
-
-@triton.jit
 def _positions(v_pos, head, row, col, tokens, width):
-    """P of queries `row` and keys `col` [R, C], and δ_row and δ_col."""
+    """P of queries `row` and keys `col` [R, C], row-major places on the grid, and δ_row and δ_col."""
     square = tl.load(v_pos + head * 3).to(tl.float32)
     linear_row = tl.load(v_pos + head * 3 + 1).to(tl.float32)
     linear_col = tl.load(v_pos + head * 3 + 2).to(tl.float32)
-    down, right = _offsets(row, col, width)
+    down = col[None, :] // width - row[:, None] // width
+    right = col[None, :] % width - row[:, None] % width
+    down, right = down.to(tl.float32), right.to(tl.float32)
     logits = square * (down * down + right * right) + linear_row * down + linear_col * right
     logits = tl.where((col < tokens)[None, :], logits, float("-inf"))
     powers = tl.exp(logits - tl.max(logits, axis=1)[:, None])

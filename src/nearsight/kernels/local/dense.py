@@ -30,10 +30,16 @@ LOWEST_TERM = tl.constexpr(-65504.0)  # of float16
 
 
 @triton.jit
-def which_program(num_heads):
-    """Image, head and tile of this program; neighbours in the grid read the same cache lines."""
+def which_program(num_heads, ROWS: tl.constexpr, COLS: tl.constexpr):
+    """Image and head of this program, row and column where its tile begins; then of each pixel of the tile [M, 1].
+
+    These are its place in the tile, its row and its column. Neighbours in the grid read the same cache lines.
+    """
     tile_col = tl.program_id(0) // num_heads
-    return tl.program_id(2).to(tl.int64), tl.program_id(0) % num_heads, tl.program_id(1), tile_col
+    image, head = tl.program_id(2).to(tl.int64), tl.program_id(0) % num_heads
+    first_row, first_col = tl.program_id(1) * ROWS, tile_col * COLS
+    place = tl.arange(0, ROWS * COLS)[:, None]
+    return image, head, first_row, first_col, place, first_row + place // COLS, first_col + place % COLS
 
 
 @triton.jit
@@ -131,13 +137,8 @@ def dense_forward_kernel(
     M: tl.constexpr = ROWS * COLS
     N: tl.constexpr = STEP * HALO_COLS
     HALF: tl.constexpr = ENTRIES // 2
-    image, head, tile_row, tile_col = which_program(num_heads)
-    first_row = tile_row * ROWS
-    first_col = tile_col * COLS
     channel = tl.arange(0, D)[None, :]
-    place = tl.arange(0, M)[:, None]
-    row = first_row + place // COLS
-    col = first_col + place % COLS
+    image, head, first_row, first_col, place, row, col = which_program(num_heads, ROWS, COLS)
     inside = (row < height) & (col < width)
     pixel = row * width + col
     area = image * height * width

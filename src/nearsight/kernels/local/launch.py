@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ...geometry import window_padding
-from ..sizes import ceil_div, next_power_of_2, smaller
+from ..sizes import PROGRAMS_WANTED, ceil_div, next_power_of_2
 from ..triton_launch import wrap_triton
 from .dense import dense_forward_kernel
 from .dense_backward import dense_backward_key_value_kernel, dense_backward_query_kernel
@@ -20,7 +20,6 @@ from .threads import forward_kernel
 from .threads_backward import backward_key_value_kernel, backward_query_kernel
 
 VECTOR_BYTES = 16
-PROGRAMS_WANTED = 528  # four for each multiprocessor of a large device
 READ_BY_THREADS = ("projected", "output", "grad_output")  # in words, where possible; the forward kernel writes output
 SLOTS = 8  # threads that share a pixel: 8 × 16 bytes are one cache line
 SUMMED_AT_ONCE = 2048  # numbers of an embedding's gradient
@@ -29,10 +28,9 @@ TERM_PARTS = {torch.bfloat16: 1, torch.float16: 2}  # float16 numbers that keep 
 
 @dataclass(frozen=True)
 class Threads:
-    """A program's tile is `rows` × (`groups` · `cols`) pixels, `cols` of them in one thread."""
+    """A program's tile is `rows` × `cols` pixels, a row of them in one thread."""
 
     rows: int
-    groups: int
     cols: int
     max_registers: int | None = None
 
@@ -105,16 +103,16 @@ def _launch_threads(kernel: Any, tiling: Threads, tensors: dict[str, Tensor], ke
     batch, height, width, num_parts, num_heads, head_dim = sizes_of(projected)
     layout = Layout.of(projected)
     tile_rows = ceil_div(height, tiling.rows)
-    tile_cols = ceil_div(width, tiling.groups * tiling.cols)
+    tile_cols = ceil_div(width, tiling.cols)
     head_blocks = ceil_div(num_heads, layout.heads)
     pack = _channels_in_a_word(*(tensors[name] for name in READ_BY_THREADS if name in tensors))
-    threads = tiling.rows * tiling.groups * layout.heads * layout.padded_dim // layout.vector
+    threads = tiling.rows * layout.heads * layout.padded_dim // layout.vector
     kernel[(tile_cols * head_blocks, tile_rows, batch)](
         **tensors, height=height, width=width, num_heads=num_heads, head_blocks=head_blocks,
         PIXEL=num_parts * num_heads * head_dim // pack, K=kernel_size, BEFORE=window_padding(kernel_size)[0],
         HEAD_DIM=head_dim, D=layout.padded_dim, HEADS=layout.heads, VEC=layout.vector,
         FULL=layout.padded_dim == head_dim and num_heads % layout.heads == 0, PACK=pack,
-        ROWS=tiling.rows, GROUPS=tiling.groups, COLS=tiling.cols, HAS_KEY=num_parts == 3,
+        P=tiling.rows, COLS=tiling.cols, HAS_KEY=num_parts == 3,
         num_warps=max(1, threads // 32), **flags, **_compile_options(tiling),
     )  # fmt: skip
 
@@ -220,7 +218,8 @@ def embedding_gradients(
     heads = max(layout.heads, 16 // layout.padded_dim)
     blocks = ceil_div(num_heads, heads)
     depth = 64
-    shares = smaller(ceil_div(pixels, 2 * depth), max(1, PROGRAMS_WANTED // blocks))
+    # Pixels may be symbolic under torch.compile, which would compile for either outcome of `min`.
+    shares: Any = torch.sym_min(ceil_div(pixels, 2 * depth), max(1, PROGRAMS_WANTED // blocks))
     chunk = ceil_div(ceil_div(pixels, shares), depth) * depth  # of pixels; for the last shares there may be none
     partial = projected.new_empty((shares, blocks * heads, entries, layout.padded_dim), dtype=torch.float32)
     wrap_triton(table_gradient_kernel)[(shares, blocks)](

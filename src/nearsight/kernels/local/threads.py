@@ -52,10 +52,9 @@ def channels_of(
 
 
 @triton.jit
-def tile_of(tile_row, tile_col, ROWS: tl.constexpr, GROUPS: tl.constexpr, COLS: tl.constexpr):
-    """Row and first column of each thread's pixels, [P, 1]."""
-    pixels = tl.arange(0, ROWS * GROUPS)[:, None]
-    return tile_row * ROWS + pixels // GROUPS, (tile_col * GROUPS + pixels % GROUPS) * COLS
+def tile_of(tile_row, tile_col, P: tl.constexpr, COLS: tl.constexpr):
+    """Row [P, 1] and first column of each thread's pixels."""
+    return tile_row * P + tl.arange(0, P)[:, None], tile_col * COLS
 
 
 @triton.jit
@@ -143,16 +142,15 @@ def forward_kernel(
     height, width, num_heads, head_blocks, PIXEL: tl.constexpr,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
     VEC: tl.constexpr, FULL: tl.constexpr, PACK: tl.constexpr,
-    ROWS: tl.constexpr, GROUPS: tl.constexpr, COLS: tl.constexpr,
+    P: tl.constexpr, COLS: tl.constexpr,
     HAS_KEY: tl.constexpr, HAS_POSITION: tl.constexpr, MASK: tl.constexpr, SAVE_LSE: tl.constexpr,
 ):  # fmt: skip
-    """One tile of outputs [ROWS, GROUPS·COLS] × HEADS, and the base-2 log-sum-exp of their logits."""
-    P: tl.constexpr = ROWS * GROUPS
+    """One tile of outputs [P, COLS] × HEADS, and the base-2 log-sum-exp of their logits."""
     SLOTS: tl.constexpr = HEADS * D // VEC
     image, tile_row, tile_col, head_block = which_program(head_blocks)
     channel, exists = channels_of(head_block, num_heads, HEADS, D, HEAD_DIM, FULL)
     word, word_exists = channels_of(head_block, num_heads, HEADS, D // PACK, HEAD_DIM // PACK, FULL)
-    row, first_col = tile_of(tile_row, tile_col, ROWS, GROUPS, COLS)
+    row, first_col = tile_of(tile_row, tile_col, P, COLS)
 
     pixel = row * width + first_col
     area = image * height * width

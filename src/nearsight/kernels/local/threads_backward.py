@@ -25,21 +25,20 @@ def backward_query_kernel(
     height, width, num_heads, head_blocks, PIXEL: tl.constexpr,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
     VEC: tl.constexpr, FULL: tl.constexpr, PACK: tl.constexpr,
-    ROWS: tl.constexpr, GROUPS: tl.constexpr, COLS: tl.constexpr,
+    P: tl.constexpr, COLS: tl.constexpr,
     HAS_KEY: tl.constexpr, HAS_POSITION: tl.constexpr, MASK: tl.constexpr, LOG_ENTRIES: tl.constexpr,
 ):  # fmt: skip
     """∂query, δ = Σ_d ∂out·out for the other kernel, and each query's ∂logits summed by row and column offset.
 
-    `sums` is [B, H, W, heads, ENTRIES] with ENTRIES =
-    2^LOG_ENTRIES ≥ 2k, entry 2t for row offset t, entry 2t + 1 for column offset t; ∂table is their product with q.
+    `sums` is [B, H, W, heads, ENTRIES] with ENTRIES = 2^LOG_ENTRIES ≥ 2k, entry 2t for row offset t, entry 2t + 1 for
+    column offset t; ∂table is their product with q.
     """
-    P: tl.constexpr = ROWS * GROUPS
     SLOTS: tl.constexpr = HEADS * D // VEC
     image, tile_row, tile_col, head_block = which_program(head_blocks)
     channel, exists = channels_of(head_block, num_heads, HEADS, D, HEAD_DIM, FULL)
     word, word_exists = channels_of(head_block, num_heads, HEADS, D // PACK, HEAD_DIM // PACK, FULL)
     slot = head_block * SLOTS + tl.arange(0, SLOTS)[None, :]
-    row, first_col = tile_of(tile_row, tile_col, ROWS, GROUPS, COLS)
+    row, first_col = tile_of(tile_row, tile_col, P, COLS)
     pixel = row * width + first_col
     table_width = num_heads * HEAD_DIM
     area = image * height * width
@@ -180,7 +179,7 @@ def backward_key_value_kernel(
     height, width, num_heads, head_blocks, PIXEL: tl.constexpr,
     K: tl.constexpr, BEFORE: tl.constexpr, HEAD_DIM: tl.constexpr, D: tl.constexpr, HEADS: tl.constexpr,
     VEC: tl.constexpr, FULL: tl.constexpr, PACK: tl.constexpr,
-    ROWS: tl.constexpr, GROUPS: tl.constexpr, COLS: tl.constexpr,
+    P: tl.constexpr, COLS: tl.constexpr,
     HAS_KEY: tl.constexpr, HAS_POSITION: tl.constexpr,
 ):  # fmt: skip
     """∂key and ∂value: each thread owns `COLS` keys and walks the queries that see them.
@@ -188,7 +187,6 @@ def backward_key_value_kernel(
     Key (a, b) is seen at window place (t, u) by query (a − t + BEFORE, b − u + BEFORE). The position term is folded
     into the key, q·(k + r), so that it costs an addition per channel and nothing per query has to be stored.
     """
-    P: tl.constexpr = ROWS * GROUPS
     SLOTS: tl.constexpr = HEADS * D // VEC
     AFTER: tl.constexpr = K - 1 - BEFORE
     WIDTH: tl.constexpr = HEADS * D
@@ -197,7 +195,7 @@ def backward_key_value_kernel(
     channel, exists = channels_of(head_block, num_heads, HEADS, D, HEAD_DIM, FULL)
     word, word_exists = channels_of(head_block, num_heads, HEADS, D // PACK, HEAD_DIM // PACK, FULL)
     slot = head_block * SLOTS + tl.arange(0, SLOTS)[None, :]
-    row, first_col = tile_of(tile_row, tile_col, ROWS, GROUPS, COLS)
+    row, first_col = tile_of(tile_row, tile_col, P, COLS)
     pixel = row * width + first_col
     area = image * height * width
     table_width = num_heads * HEAD_DIM

@@ -46,7 +46,7 @@ def _by_tensor_cores(projected: Tensor) -> bool:
 def choose_tilings(projected: Tensor, kernel_size: int) -> Tilings:
     """What was fastest at a ResNet's four stages on an H200, and hardly slower where inductor drops its cap."""
     if not _by_tensor_cores(projected):
-        return Tilings(Threads(8, 1, 3, 128), Threads(4, 1, 3), Threads(4, 1, 3))
+        return Tilings(Threads(8, 3, max_registers=128), Threads(4, 3), Threads(4, 3))
     return _dense_tilings(int(projected.shape[-1]), kernel_size)
 
 
