@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from ...functional.local import query_key_value
 from ...geometry import window_padding
-from .cpu_operator import cpu_backend, cpu_operator
+from .cpu_operator import cpu_backend
 
 TILE = 4
 CHUNK_LOGITS = 1 << 19  # two megabytes of float32: a core's share of the cache
@@ -41,6 +41,11 @@ class _Problem(NamedTuple):
     @property
     def tiles(self) -> tuple[int, int]:
         return -(-self.height // TILE), -(-self.width // TILE)
+
+    def position_part(self, row: bool) -> tuple[slice, int]:
+        """Channels that meet the row (or column) embedding, and the axis of rows (columns) in tiles [z, n, T, T, …]."""
+        half = self.head_dim // 2
+        return (slice(half), 2) if row else (slice(half, None), 3)
 
     def chunks(self) -> Iterator[tuple[int, int]]:
         """First and last row of tiles of each chunk."""
@@ -91,15 +96,11 @@ def _inside(start: int, count: int, length: int, problem: _Problem) -> Tensor:
 def _axis_terms(tiles: Tensor, embedding: Tensor | None, problem: _Problem, row: bool) -> Tensor:
     """q·r along one axis for every key row (or column) of the halo, −∞ outside the window: [z, n, T, T, S]."""
     terms = tiles.new_full((*tiles.shape[:4], problem.halo), float("-inf"))
-    half = problem.head_dim // 2
-    part = tiles[..., :half] if row else tiles[..., half:]
-    logits = None if embedding is None else part @ embedding.transpose(1, 2)[:, None]
+    part, axis = problem.position_part(row)
+    logits = None if embedding is None else tiles[..., part] @ embedding.transpose(1, 2)[:, None]
     for place in range(TILE):
-        window = slice(place, place + problem.kernel_size)
-        if row:
-            terms[:, :, place, :, window] = 0.0 if logits is None else logits[:, :, place]
-        else:
-            terms[:, :, :, place, window] = 0.0 if logits is None else logits[:, :, :, place]
+        seen = slice(place, place + problem.kernel_size)
+        terms.select(axis, place)[..., seen] = 0.0 if logits is None else logits.select(axis, place)
     return terms
 
 
@@ -213,8 +214,8 @@ def _backward(
                 into_tiles = (grad_logits @ keys.flatten(0, 1)).view_as(tiles)
             by_pair = grad_logits.view(*tiles.shape[:4], problem.halo, problem.halo)
             if row is not None and col is not None:
-                _position_gradients(by_pair.sum(-1), tiles, into_tiles, row, grad_row, problem, along_rows=True)
-                _position_gradients(by_pair.sum(-2), tiles, into_tiles, col, grad_col, problem, along_rows=False)
+                _position_gradients(by_pair.sum(-1), tiles, into_tiles, row, grad_row, problem, row=True)
+                _position_gradients(by_pair.sum(-2), tiles, into_tiles, col, grad_col, problem, row=False)
             _write(grad_query[index], into_tiles.flatten(2, 3).flatten(0, 1), problem, first, last)
         grad_value[index] = into_value[inner]
         if into_key is not None and grad_key is not None:
@@ -226,19 +227,15 @@ def _backward(
 
 def _position_gradients(
     sums: Tensor, tiles: Tensor, into_tiles: Tensor, embedding: Tensor, grad_embedding: Tensor, problem: _Problem,
-    *, along_rows: bool,
+    *, row: bool,
 ) -> None:  # fmt: skip
     """Adds the position term's part of ∂query and ∂embedding; `sums` [z, n, T, T, S]: ∂logits by halo row or column."""
-    windows = [slice(place, place + problem.kernel_size) for place in range(TILE)]
-    if along_rows:
-        by_offset = torch.stack([sums[:, :, place, :, windows[place]] for place in range(TILE)], dim=2)
-    else:
-        by_offset = torch.stack([sums[:, :, :, place, windows[place]] for place in range(TILE)], dim=3)
-    half = problem.head_dim // 2
-    part = slice(0, half) if along_rows else slice(half, None)
+    part, axis = problem.position_part(row)
+    windows = [sums.select(axis, place)[..., place : place + problem.kernel_size] for place in range(TILE)]
+    by_offset = torch.stack(windows, dim=axis)
     into_tiles[..., part] += by_offset @ embedding[:, None]
     share = torch.einsum("znijk,znijd->nkd", by_offset, tiles[..., part])
     grad_embedding += share if grad_embedding.shape[0] > 1 else share.sum(dim=0, keepdim=True)
 
 
-CPU = cpu_backend("cpu", cpu_operator("local_attention_cpu", _forward, _backward))
+CPU = cpu_backend("cpu", _forward, _backward)

@@ -155,4 +155,4 @@ def refusal(projected: Tensor, embeddings: Embeddings, window: Window) -> str | 
     return _loading_trouble()
 
 
-NUMBA = cpu_backend("numba", cpu_operator.cpu_operator("local_attention_numba", _forward, _backward), refusal)
+NUMBA = cpu_backend("numba", _forward, _backward, refusal)
