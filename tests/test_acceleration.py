@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules.module import register_module_forward_hook, register_module_full_backward_hook
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.nn.utils import parametrize
+from watching_operators import Watching
 
 from nearsight.acceleration import FAST, FastFeedForward, FastLinear, accelerate, restore
 from nearsight.bench.measure import peak_memory
@@ -37,18 +38,6 @@ def small(name="convit_nano_32", **arguments):
 
 def classes(model):
     return [type(module) for module in model.modules()]
-
-
-class Watching(TorchDispatchMode):
-    """Notes every operator that is called."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.seen.append(str(func))
-        return func(*args, **(kwargs or {}))
 
 
 # In and out
@@ -131,6 +120,34 @@ def test_the_convolution_of_patches_is_called_where_a_hook_stands_on_it():
     model.patch_embed.proj.register_forward_hook(lambda module, inputs, output: seen.append(output.shape))
     model(torch.randn(1, 3, 32, 32))
     assert seen == [(1, 144, 8, 8)]
+
+
+@pytest.mark.parametrize("still_there", [True, False])
+def test_parametrised_layers_are_restored_too(still_there):
+    model = create_model("convit_nano_32", num_classes=5, **KINDS["convit_nano_32"]).eval()
+    images = torch.randn(1, 3, 32, 32)
+    was, kinds = model(images), classes(model)
+    accelerate(model)
+    changed = [(layer, "weight") for layer in model.modules() if type(layer) is FastLinear]
+    changed += [(layer, "v_pos") for layer in model.modules() if isinstance(layer, GatedPositionalSelfAttention)]
+    for layer, name in changed:
+        parametrize.register_parametrization(layer, name, nn.Identity())
+    if still_there:
+        copied = copy.deepcopy(model)  # has the same classes: torch derives none for a copy
+        assert "Fast" not in repr(restore(model))
+        torch.testing.assert_close(model(images), was)
+        assert "ParametrizedFastLinear" in repr(copied)
+        torch.testing.assert_close(copied(images), was)
+    for layer, name in changed:
+        parametrize.remove_parametrizations(layer, name)
+    assert classes(restore(model)) == kinds
+    torch.testing.assert_close(model(images), was)
+
+
+def test_what_is_no_model_is_refused():
+    for change in (accelerate, restore):
+        with pytest.raises(ValueError, match=r"'convit_tiny' is no model; give a torch\.nn\.Module"):
+            change("convit_tiny")
 
 
 # Feed-forward, projections, patches
@@ -237,7 +254,7 @@ def test_layers_take_it_as_they_are_and_compiled_but_not_exported(another_proces
     exported = torch.export.export(layer, (x,))
     assert not [node for node in exported.graph.nodes if "conv" in str(node.target) or "nearsight" in str(node.target)]
     torch.testing.assert_close(exported.module()(x), expected)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     torch.testing.assert_close(torch.compile(layer, fullgraph=True, backend="aot_eager")(x), expected)
 
 
@@ -369,7 +386,7 @@ def test_what_users_change_is_not_passed_by(change):
 
 @pytest.mark.parametrize("name", ["deit_nano_32", "convit_nano_32"])
 def test_a_compiled_model_trains_at_another_size(name):
-    torch._dynamo.reset()
+    torch.compiler.reset()
     model = small(name, depth=3).train()
     compiled = torch.compile(model, backend="aot_eager")
     for size in ((32, 32), (48, 48), (40, 56)):

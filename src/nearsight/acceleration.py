@@ -6,12 +6,14 @@ the plain one where a module does more than its equation (a hook, an adapter, a 
 Accelerate before sharding or wrapping a model; restore before tools that look for exactly `nn.Linear`.
 """
 
+from collections.abc import Iterator
 from functools import partial
 from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrize import is_parametrized
 
 from . import kernels
 from .geometry import Grid
@@ -26,8 +28,7 @@ from .nn import (
     PositionalSelfAttention,
     SelfAttention,
 )
-from .nn.local import packed
-from .nn.positional import _GridAttention
+from .nn.positional import GridAttention
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -78,10 +79,10 @@ class FastSelfAttention(SelfAttention):
     def of_first(self, x: Tensor, num_tokens: int) -> Tensor:
         """What `forward` makes of the first tokens, which attend to all."""
         query, key, value = self.query_key_value(x)
-        return self._join(F.scaled_dot_product_attention(query[:, :, :num_tokens], key, value))
+        return self.join(F.scaled_dot_product_attention(query[:, :, :num_tokens], key, value))
 
 
-class _OneProjection(_GridAttention):
+class _OneProjection(GridAttention):
     """One product instead of one for each of `qk` and `v`: tokens are read once, and their gradient needs no sum."""
 
     def project(self, x: Tensor) -> Tensor:
@@ -101,21 +102,15 @@ class FastGatedPositionalSelfAttention(_OneProjection, GatedPositionalSelfAttent
 
 
 class FastLocalSelfAttention2d(LocalSelfAttention2d):
-    """Full projections as a linear layer that is fast on CPUs."""
+    """Full projections by the faster of torch's two libraries."""
 
-    def project(self, pixels: Tensor) -> Tensor:
-        if self.projections != "full":
-            return super().project(pixels)
-        weight, bias = packed(self.weight), None if self.bias is None else packed(self.bias).flatten()
-        shape = (*pixels.shape[:3], len(weight), self.num_heads, self.head_dim)
-        return kernels.linear(pixels, weight.flatten(0, 1), bias).reshape(shape)
+    linear = staticmethod(kernels.linear)
 
 
 class FastAttentionStem2d(AttentionStem2d):
     """Spatially aware values with the mixture taken over weights instead of pixels."""
 
-    def project(self, pixels: Tensor) -> Tensor:
-        return kernels.linear(pixels, self.query_key.flatten(0, 1))
+    linear = staticmethod(kernels.linear)
 
     def _values(self, x: Tensor, pixels: Tensor) -> Tensor:
         if self.values != "spatial":
@@ -198,7 +193,7 @@ WITH_LINEAR = (FeedForward, SelfAttention, PositionalSelfAttention, GatedPositio
 
 def accelerate(model: Model) -> Model:
     """Make a model faster, in place, without changing what it computes or its state dict; returns the model."""
-    for module in model.modules():
+    for module in _modules(model):
         kind = PLAIN.get(type(module), type(module))
         if kind in WITH_LINEAR:
             for layer in module.children():
@@ -211,7 +206,17 @@ def accelerate(model: Model) -> Model:
 
 def restore(model: Model) -> Model:
     """Undo `accelerate`, in place; returns the model."""
-    for module in model.modules():
-        if type(module) in PLAIN:
-            module.__class__ = PLAIN[type(module)]
+    for module in _modules(model):
+        kind = type(module)
+        if kind in PLAIN:
+            module.__class__ = PLAIN[kind]
+        elif is_parametrized(module) and kind.__base__ in PLAIN:  # torch derives a class for each parametrised module
+            plain = PLAIN[kind.__base__]
+            module.__class__ = type(f"Parametrized{plain.__name__}", (plain,), dict(vars(kind)))
     return model
+
+
+def _modules(model: nn.Module) -> Iterator[nn.Module]:
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"{model!r:.80} is no model; give a torch.nn.Module, as nearsight.create_model returns one")
+    return model.modules()

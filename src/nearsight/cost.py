@@ -30,10 +30,6 @@ class Cost(NamedTuple):
     parameters: int
     flops: int  # for one image, multiply and add counted as two
 
-    @property
-    def multiply_adds(self) -> int:
-        return self.flops // 2
-
 
 def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())

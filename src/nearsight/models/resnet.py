@@ -7,7 +7,7 @@ of the 3×3. 1×1 convolutions, batch norms and ReLUs stay where they were when 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from timm.layers import DropPath
@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from ..nn import AttentionStem2d, LocalSelfAttention2d
 from ..nn.checks import require_choice, require_count, require_finite, require_images, require_positive, require_share
 from ..nn.local import has_room_for_local_start
+from ..nn.stem import Values
 from .model import Classifier, as_pair, chosen_layers
 
 Stem = Literal["conv", "attention"]
-Mixer = Callable[
-    [int, int], nn.Module
-]  # (channels, stride) → a module that keeps channels and divides the size by stride
+Mixer = Callable[[int, int], nn.Module]
+"""(channels, stride) → a module that keeps channels and divides the size by stride."""
 
 STAGE_WIDTHS = (64, 128, 256, 512)
 EXPANSION = 4
@@ -149,7 +149,7 @@ class ResNet(Classifier):
         kernel_size: int = 7,
         num_heads: int = 8,
         attention: dict | None = None,
-        stem_values: str = "spatial",
+        stem_values: Values = "spatial",
         width_multiplier: float = 1.0,
         in_chans: int = 3,
         num_classes: int = 1000,
@@ -158,7 +158,8 @@ class ResNet(Classifier):
         backend: str | None = None,
     ) -> None:
         super().__init__()
-        require_choice("stem", stem, ("conv", "attention"))
+        require_choice("stem", stem, get_args(Stem))
+        require_choice("stem_values", stem_values, get_args(Values))
         if not isinstance(attention_stages, Sequence) or set(attention_stages) - {1, 2, 3, 4}:
             raise ValueError(f"attention_stages lists stages, such as (3, 4), from 1 to 4; got {attention_stages!r}")
         require_finite(width_multiplier=width_multiplier)
@@ -190,11 +191,10 @@ class ResNet(Classifier):
             return LocalSelfAttention2d(channels, channels, kernel_size, stride, num_heads, backend=backend, **own)
 
         self.stem: nn.Module
-        require_choice("stem_values", stem_values, ("spatial", "convolution", "plain"))
         if stem == "conv":
             self.stem = ConvStem(in_chans, widths[0])
         else:
-            self.stem = AttentionStem(AttentionStem2d(in_chans, widths[0], values=stem_values))  # type: ignore[arg-type]
+            self.stem = AttentionStem(AttentionStem2d(in_chans, widths[0], values=stem_values))
         in_width, index, num_blocks = widths[0], 0, sum(layers)
         stages = []
         for stage, (depth, width) in enumerate(zip(layers, widths, strict=True), start=1):

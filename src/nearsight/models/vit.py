@@ -6,7 +6,7 @@ two, at any depth. The class token carries no position, so it joins the patches 
 """
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from timm.layers import DropPath, resample_abs_pos_embed, trunc_normal_
@@ -23,6 +23,7 @@ from ..nn.checks import (
     require_positive,
     require_share,
 )
+from ..nn.transformer import initialise
 from .embed import ConvPatchEmbed, PatchEmbed
 from .model import Classifier, as_pair, chosen_layers, grid_of
 
@@ -94,8 +95,8 @@ class VisionTransformer(Classifier):
         backend: str | None = None,
     ) -> None:
         super().__init__()
-        require_choice("positional_layer", positional_layer, ("gpsa", "psa"))
-        require_choice("stem", stem, ("patch", "conv"))
+        require_choice("positional_layer", positional_layer, get_args(PositionalLayer))
+        require_choice("stem", stem, get_args(Stem))
         require_positive(patch_size=patch_size, in_chans=in_chans, depth=depth)
         require_divisible(width, num_heads, "width")
         require_share(drop_rate=drop_rate, proj_drop_rate=proj_drop_rate, drop_path_rate=drop_path_rate)
@@ -108,7 +109,7 @@ class VisionTransformer(Classifier):
         num_gated_blocks = num_gated_blocks if num_gated_blocks >= 0 else depth + num_gated_blocks
         # A class token that no attention layer follows would never see the patches, so their mean is read instead.
         pool = ("mean" if num_gated_blocks == depth else "token") if pool is None else pool
-        require_choice("pool", pool, ("token", "mean"))
+        require_choice("pool", pool, get_args(Pool))
         if num_gated_blocks == depth and (pool == "token" or distilled):
             raise ValueError(
                 f"with all {depth} blocks positional no plain block is left for class or distillation tokens; "
@@ -180,8 +181,7 @@ class VisionTransformer(Classifier):
         if num_classes <= 0:
             return nn.Identity()
         head = nn.Linear(self.width, num_classes)
-        trunc_normal_(head.weight, std=0.02)
-        nn.init.zeros_(head.bias)
+        initialise(head)
         return head
 
     # Promises every model keeps

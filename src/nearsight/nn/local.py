@@ -1,7 +1,8 @@
 """SASA's layer (Ramachandran et al. 2019, Eq. 3) as a module that stands where `nn.Conv2d` stood."""
 
 import math
-from typing import Literal
+from collections.abc import Callable
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,8 @@ class LocalSelfAttention2d(nn.Module):
       query, one each, as ConViT's do. It is for inputs after batch norm and ReLU, as in a bottleneck.
     """
 
+    linear: ClassVar[Callable[..., Tensor]] = staticmethod(F.linear)
+
     def __init__(
         self,
         in_channels: int,
@@ -68,11 +71,11 @@ class LocalSelfAttention2d(nn.Module):
         backend: str | None = None,
     ) -> None:
         super().__init__()
-        require_choice("positions", positions, ("relative", "absolute", "none"))
-        require_choice("border", border, ("mask", "zeros"))
-        require_choice("projections", projections, ("full", "grouped"))
-        require_choice("downsample", downsample, ("pool", "stride"))
-        require_choice("start", start, ("random", "local"))
+        require_choice("positions", positions, get_args(Positions))
+        require_choice("border", border, get_args(Border))
+        require_choice("projections", projections, get_args(Projections))
+        require_choice("downsample", downsample, get_args(Downsample))
+        require_choice("start", start, get_args(Start))
         require_switch(content=content, share_positions=share_positions, bias=bias)
         require_backend(kernels.local.BACKENDS, backend)
         require_positive(in_channels=in_channels, kernel_size=kernel_size, stride=stride)
@@ -174,7 +177,7 @@ class LocalSelfAttention2d(nn.Module):
         shape = (*pixels.shape[:3], len(weight), self.num_heads, self.head_dim)
         bias = None if self.bias is None else packed(self.bias).flatten()
         if self.projections == "full":
-            return F.linear(pixels, weight.flatten(0, 1), bias).reshape(shape)
+            return self.linear(pixels, weight.flatten(0, 1), bias).reshape(shape)
         grouped = pixels.unflatten(-1, (self.num_heads, -1))
         weight = weight.unflatten(1, (self.num_heads, self.head_dim))
         projected = torch.einsum("bhwni,pndi->bhwpnd", grouped, weight)

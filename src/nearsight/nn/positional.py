@@ -1,6 +1,6 @@
 """Attention over a grid of patches with a positional term: PSA (ConViT Eq. 4) and GPSA (Eq. 6–7)."""
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from timm.layers import trunc_normal_
@@ -18,13 +18,13 @@ from .checks import (
     require_positive,
     require_tokens,
 )
-from .transformer import identity_values
+from .transformer import MultiHead, initialise
 
 Init = Literal["convolutional", "random"]
 STRONGEST = 1e4
 
 
-class _GridAttention(nn.Module):
+class GridAttention(MultiHead):
     """What PSA and GPSA share: projections, v_pos, and the convolutional initialisation of Eq. 5."""
 
     def __init__(
@@ -41,7 +41,7 @@ class _GridAttention(nn.Module):
         centers_on_patches: bool = False,
     ) -> None:
         super().__init__()
-        require_choice("init", init, ("convolutional", "random"))
+        require_choice("init", init, get_args(Init))
         require_finite(locality_strength=locality_strength)
         if not 0 < locality_strength <= STRONGEST:
             raise ValueError(
@@ -60,33 +60,23 @@ class _GridAttention(nn.Module):
         self.v_pos = nn.Parameter(torch.empty(num_heads, 3))
         # The softmax cancels this bias. The released weights carry it, so counts and round trips stay exact.
         self.pos_bias = nn.Parameter(torch.empty(num_heads))
-        _GridAttention.reset_parameters(self)  # what a subclass adds is not there yet
+        GridAttention.reset_parameters(self)  # what a subclass adds is not there yet
 
     def reset_parameters(self) -> None:
-        for linear in (self.qk, self.v, self.proj):
-            trunc_normal_(linear.weight, std=0.02)
-            if linear.bias is not None:
-                nn.init.zeros_(linear.bias)
+        initialise(self.qk, self.v, self.proj)
         nn.init.zeros_(self.pos_bias)
         if self.init == "random":
             trunc_normal_(self.v_pos, std=0.02)
             return
-        identity_values(self.v.weight)
         centers = head_centers(self.num_heads, on_patches=self.centers_on_patches)
+        rows, cols = self.v.weight.shape
         with torch.no_grad():
+            # W_val := I, repeated where there are more rows than columns.
+            self.v.weight.copy_(torch.arange(rows)[:, None] % cols == torch.arange(cols))
             self.v_pos.copy_(equations.convolutional_v_pos(centers, self.locality_strength))
 
     def project(self, x: Tensor) -> Tensor:
-        """Tokens [B, N, dim] → query, key and value side by side, [B, N, 3, heads, head_dim]."""
         return torch.cat((self.qk(x), self.v(x)), dim=-1).unflatten(-1, (3, self.num_heads, self.head_dim))
-
-    def query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens [B, N, dim] → query, key and value [B, heads, N, head_dim]."""
-        query, key, value = self.project(x).permute(2, 0, 3, 1, 4).unbind(0)
-        return query, key, value
-
-    def _join(self, heads: Tensor) -> Tensor:
-        return self.proj_drop(self.proj(heads.transpose(1, 2).flatten(2)))
 
     def extra_repr(self) -> str:
         return (
@@ -95,7 +85,7 @@ class _GridAttention(nn.Module):
         )
 
 
-class PositionalSelfAttention(_GridAttention):
+class PositionalSelfAttention(GridAttention):
     """PSA (Eq. 4): softmax(QKᵀ + v_posᵀ r). Content and position compete inside one softmax."""
 
     def forward(self, x: Tensor, grid_size: Grid, need_weights: bool = False):
@@ -104,12 +94,12 @@ class PositionalSelfAttention(_GridAttention):
         query, key, value = self.query_key_value(x)
         if need_weights:
             weights = equations.positional_self_attention_weights(query, key, self.v_pos, grid_size=grid_size)
-            return self._join(weights @ value), weights
+            return self.join(weights @ value), weights
         logits = equations.positional_logits(self.v_pos, grid_size) + self.pos_bias[:, None, None]
-        return self._join(F.scaled_dot_product_attention(query, key, value, attn_mask=logits.to(query.dtype)[None]))
+        return self.join(F.scaled_dot_product_attention(query, key, value, attn_mask=logits.to(query.dtype)[None]))
 
 
-class GatedPositionalSelfAttention(_GridAttention):
+class GatedPositionalSelfAttention(GridAttention):
     """GPSA (Eq. 6–7): (1 − σ(λ)) softmax(QKᵀ) + σ(λ) softmax(v_posᵀ r), one gate λ for each head.
 
     Initialised as a convolution (Eq. 5), which training may leave: `gate` is λ, `gate_value` is σ(λ). The forward
@@ -150,11 +140,11 @@ class GatedPositionalSelfAttention(_GridAttention):
             weights = equations.gated_positional_attention_weights(
                 query, key, self.v_pos, self.gate, grid_size=grid_size
             )
-            return self._join(weights @ value), weights
+            return self.join(weights @ value), weights
         heads = kernels.gated_positional_attention(
             self.project(x), self.v_pos, self.pos_bias, self.gate, grid_size=grid_size, backend=self.backend
         )
-        return self._join(heads)
+        return self.join(heads)
 
     @classmethod
     def from_convolution(

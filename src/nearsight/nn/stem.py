@@ -1,6 +1,7 @@
 """SASA's attention stem: attention inside non-overlapping blocks of the image."""
 
-from typing import Literal
+from collections.abc import Callable
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,8 @@ class AttentionStem2d(nn.Module):
     what Table 7's FLOPS imply. Batch norm and pooling belong to the network.
     """
 
+    linear: ClassVar[Callable[..., Tensor]] = staticmethod(F.linear)
+
     def __init__(
         self,
         in_channels: int = 3,
@@ -33,7 +36,7 @@ class AttentionStem2d(nn.Module):
         values: Values = "spatial",
     ) -> None:
         super().__init__()
-        require_choice("values", values, ("spatial", "convolution", "plain"))
+        require_choice("values", values, get_args(Values))
         require_positive(in_channels=in_channels, block_size=block_size, num_mixtures=num_mixtures)
         self.head_dim = require_divisible(out_channels, num_heads, "out_channels")
         self.in_channels, self.out_channels, self.num_heads = in_channels, out_channels, num_heads
@@ -77,7 +80,7 @@ class AttentionStem2d(nn.Module):
 
     def project(self, pixels: Tensor) -> Tensor:
         """[B, H, W, in] → query and key side by side, [B, H, W, 2·out]."""
-        return F.linear(pixels, self.query_key.flatten(0, 1))
+        return self.linear(pixels, self.query_key.flatten(0, 1))
 
     def value_mixture(self) -> Tensor:
         """How much each value matrix counts at each place of a block, [block, block, mixtures]; for spatial values."""

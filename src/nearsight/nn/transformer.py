@@ -1,6 +1,5 @@
 """The two halves of a ViT's and DeiT's block: multi-head self-attention (ConViT Eq. 1–3) and feed-forward."""
 
-import torch
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -10,7 +9,37 @@ from ..geometry import Grid
 from .checks import require_divisible, require_positive, require_tokens
 
 
-class SelfAttention(nn.Module):
+def initialise(*layers: nn.Linear) -> None:
+    """The initial weights of a ViT's linear layers."""
+    for layer in layers:
+        trunc_normal_(layer.weight, std=0.02)
+        if layer.bias is not None:
+            nn.init.zeros_(layer.bias)
+
+
+class MultiHead(nn.Module):
+    """What attention layers over tokens share: heads side by side in one projection, and joined by another."""
+
+    num_heads: int
+    head_dim: int
+    proj: nn.Linear
+    proj_drop: nn.Dropout
+
+    def project(self, x: Tensor) -> Tensor:
+        """Tokens [B, N, dim] → query, key and value side by side, [B, N, 3, heads, head_dim]."""
+        raise NotImplementedError
+
+    def query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Tokens [B, N, dim] → query, key and value [B, heads, N, head_dim]."""
+        query, key, value = self.project(x).permute(2, 0, 3, 1, 4).unbind(0)
+        return query, key, value
+
+    def join(self, heads: Tensor) -> Tensor:
+        """Values that the heads have gathered, [B, heads, N, head_dim] → tokens."""
+        return self.proj_drop(self.proj(heads.transpose(1, 2).flatten(2)))
+
+
+class SelfAttention(MultiHead):
     """concat_h[softmax(QKᵀ/√d) V] W_out + b_out over tokens [B, N, dim]. It knows nothing of positions."""
 
     def __init__(self, dim: int, num_heads: int, *, qkv_bias: bool = False, proj_drop: float = 0.0) -> None:
@@ -22,16 +51,10 @@ class SelfAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        for linear in (self.qkv, self.proj):
-            trunc_normal_(linear.weight, std=0.02)
-            if linear.bias is not None:
-                nn.init.zeros_(linear.bias)
+        initialise(self.qkv, self.proj)
 
-    def query_key_value(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Tokens [B, N, dim] → query, key and value [B, heads, N, head_dim]."""
-        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_dim))
-        query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
-        return query, key, value
+    def project(self, x: Tensor) -> Tensor:
+        return self.qkv(x).unflatten(-1, (3, self.num_heads, self.head_dim))
 
     def forward(self, x: Tensor, grid_size: Grid | None = None, need_weights: bool = False):
         """x [B, N, dim] → y, or (y, weights [B, heads, N, N]). Every attention takes a grid; this one ignores it."""
@@ -39,21 +62,11 @@ class SelfAttention(nn.Module):
         query, key, value = self.query_key_value(x)
         if need_weights:
             weights = equations.attention_weights(query, key)
-            return self._join(weights @ value), weights
-        return self._join(F.scaled_dot_product_attention(query, key, value))
-
-    def _join(self, heads: Tensor) -> Tensor:
-        return self.proj_drop(self.proj(heads.transpose(1, 2).flatten(2)))
+            return self.join(weights @ value), weights
+        return self.join(F.scaled_dot_product_attention(query, key, value))
 
     def extra_repr(self) -> str:
         return f"num_heads={self.num_heads}, head_dim={self.head_dim}"
-
-
-def identity_values(weight: Tensor) -> None:
-    """W_val := I (Eq. 5), repeated when there are more rows than columns."""
-    rows, cols = weight.shape
-    with torch.no_grad():
-        weight.copy_(torch.eye(cols).repeat(-(-rows // cols), 1)[:rows])
 
 
 class FeedForward(nn.Module):
@@ -69,9 +82,7 @@ class FeedForward(nn.Module):
 
     def reset_parameters(self) -> None:
         """Called by the model that this belongs to, once all of it is there."""
-        for linear in (self.fc1, self.fc2):
-            trunc_normal_(linear.weight, std=0.02)
-            nn.init.zeros_(linear.bias)
+        initialise(self.fc1, self.fc2)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.drop(self.fc2(self.drop(self.act(self.fc1(x)))))
