@@ -99,8 +99,9 @@ def test_shapes_that_kernels_would_misread_are_refused(shape, embeddings, option
 )
 def test_gpsa_refuses_shapes_that_kernels_would_misread(grid_size, heads, message):
     qkv, v_pos, gate = torch.zeros(1, 35, 3, 2, 8), torch.zeros(heads, 3), torch.zeros(heads)
-    with pytest.raises(ValueError, match=message):
-        gated_positional_attention(qkv, v_pos, gate, gate, grid_size=grid_size)
+    for function in (gated_positional_attention, explain_gated_positional_attention):
+        with pytest.raises(ValueError, match=message):
+            function(qkv, v_pos, gate, gate, grid_size=grid_size)
 
 
 def test_kinds_of_arguments_that_make_no_sense_are_refused():

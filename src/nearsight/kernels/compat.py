@@ -64,20 +64,12 @@ SYMBOLS = (
     ),
     *(
         Symbol(
-            f"torch.nn.modules.module._global_{when}_hooks",
-            "whether a hook is called for every module: it must see the calls that a faster form would skip",
+            f"torch.nn.{place}_{when}_hooks",
+            "whether a hook is called for every module, or this one: it must see calls that a faster form would skip",
             "2.0 or before",
             "modules are called as they are",
         )
-        for when in ("forward", "forward_pre", "backward", "backward_pre")
-    ),
-    *(
-        Symbol(
-            f"torch.nn.Module()._{when}_hooks",
-            "whether a hook is called for this module: it must see the calls that a faster form would skip",
-            "2.0 or before",
-            "modules are called as they are",
-        )
+        for place in ("modules.module._global", "Module().")
         for when in ("forward", "forward_pre", "backward", "backward_pre")
     ),
 )

@@ -29,7 +29,7 @@ else:
 BACKENDS = [JOINT, FUSED, DENSE, SEPARABLE]
 
 
-def _check(qkv: Tensor, positions: Positions) -> None:
+def _checked(qkv: Tensor, positions: Positions) -> Positions:
     """Kernels trust these shapes: what they do not fit would be read from other memory."""
     if qkv.dim() != 5 or qkv.shape[2] != 3:
         raise ValueError(f"qkv must be [batch, positions, 3, heads, channels], not of shape {tuple(qkv.shape)}")
@@ -44,6 +44,7 @@ def _check(qkv: Tensor, positions: Positions) -> None:
         raise ValueError(
             f"for {num_heads} heads v_pos is [{num_heads}, 3], pos_bias and gate are [{num_heads}]; got {shapes}"
         )
+    return positions
 
 
 def gated_positional_attention(
@@ -55,8 +56,7 @@ def gated_positional_attention(
     `scale` multiplies the content logits; None means 1/√d. On the meta device, where only arithmetic is counted, the
     equation stands as written whatever the backend.
     """
-    positions = Positions(v_pos, pos_bias, gate, grid_size)
-    _check(qkv, positions)
+    positions = _checked(qkv, Positions(v_pos, pos_bias, gate, grid_size))
     if qkv.is_meta:
         query, key, value = heads_outside(qkv)
         return equation.gated_positional_attention(query, key, value, v_pos, gate, grid_size=grid_size, scale=scale)
@@ -67,4 +67,4 @@ def explain_gated_positional_attention(
     qkv: Tensor, v_pos: Tensor, pos_bias: Tensor, gate: Tensor, *, grid_size: Grid, scale: float | None = None
 ) -> list[Verdict]:
     """What each backend says about this call: it runs, or why it cannot."""
-    return verdicts(BACKENDS, qkv, Positions(v_pos, pos_bias, gate, grid_size), scale)
+    return verdicts(BACKENDS, qkv, _checked(qkv, Positions(v_pos, pos_bias, gate, grid_size)), scale)
