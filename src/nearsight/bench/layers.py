@@ -84,14 +84,14 @@ def measure_stages(batch: int, device: torch.device, peers: Sequence[str], repea
     """The rows of all four stages, as they come."""
     with out_of_memory_named(batch):
         for channels, side in STAGES:
-            yield from measure_stage(channels, side, batch, number_type(device), device, peers, repeats)
+            yield from measure_stage(channels, side, batch, device, peers, repeats)
 
 
 def measure_stage(
-    channels: int, side: int, batch: int, dtype: torch.dtype, device: torch.device, peers: Sequence[str], repeats: int
+    channels: int, side: int, batch: int, device: torch.device, peers: Sequence[str], repeats: int
 ) -> Iterator[Row]:
-    """One row for each peer at one stage; the rows without a projection take q, v and k as one has made them."""
-    head_dim, num_sets = channels // NUM_HEADS, 3
+    """One row for each peer at one stage; the rows without a projection take q, k and v as one has made them."""
+    head_dim, num_sets, dtype = channels // NUM_HEADS, 3, number_type(device)
     shape = (batch, side, side, 3, NUM_HEADS, head_dim)
     projected = [torch.randn(shape, device=device, dtype=dtype) for _ in range(num_sets)]
     images = [
@@ -157,37 +157,20 @@ def _measure(
 
 
 def explain(batch: int, device: torch.device) -> str:
-    """Which backend runs at each stage, on GPSA's grids and in a feed-forward block, and why not the others."""
-    dtype = number_type(device)
-    return "\n".join(
-        [
-            *(explain_stage(channels, side, batch, dtype, device) for channels, side in STAGES),
-            *(explain_gated(side, 1, dtype, device) for side in GRIDS),
-            explain_feed_forward(batch, dtype, device),
-        ]
-    )
+    """Which backend runs at each stage, on GPSA's grids and in ConViT-Ti's feed-forward, and why not the others."""
 
+    def empty(*shape: int) -> Tensor:
+        return torch.empty(shape, device=device, dtype=number_type(device))
 
-def explain_stage(channels: int, side: int, batch: int, dtype: torch.dtype, device: torch.device) -> str:
-    """Which backend attention takes at a stage, and why not the others."""
-    head_dim = channels // NUM_HEADS
-    projected = torch.empty(batch, side, side, 3, NUM_HEADS, head_dim, device=device, dtype=dtype)
-    embedding = torch.empty(1, KERNEL_SIZE, head_dim // 2, device=device)
-    verdicts = explain_local_attention(projected, embedding, embedding, kernel_size=KERNEL_SIZE)
-    return "\n".join(f"{channels} × {side}²: {verdict}" for verdict in verdicts)
-
-
-def explain_gated(side: int, batch: int, dtype: torch.dtype, device: torch.device) -> str:
-    """The same for GPSA with ConViT-S's heads on a grid of side × side patches."""
-    num_heads, head_dim = 9, 48
-    qkv = torch.empty(batch, side * side, 3, num_heads, head_dim, device=device, dtype=dtype)
-    v_pos, gate = torch.zeros(num_heads, 3, device=device), torch.zeros(num_heads, device=device)
-    verdicts = explain_gated_positional_attention(qkv, v_pos, gate, gate, grid_size=(side, side))
-    return "\n".join(f"GPSA {side}²: {verdict}" for verdict in verdicts)
-
-
-def explain_feed_forward(batch: int, dtype: torch.dtype, device: torch.device) -> str:
-    """The same for the first linear layer of ConViT-Ti's feed-forward blocks."""
-    tokens, weight = (torch.empty(shape, device=device, dtype=dtype) for shape in ((batch, 196, 192), (768, 192)))
-    verdicts = explain_linear(tokens, weight)
-    return "\n".join(f"linear 192 → 768, {batch} × 196 tokens: {verdict}" for verdict in verdicts)
+    said = {}
+    for channels, side in STAGES:
+        head_dim = channels // NUM_HEADS
+        projected, embedding = empty(batch, side, side, 3, NUM_HEADS, head_dim), empty(1, KERNEL_SIZE, head_dim // 2)
+        verdicts = explain_local_attention(projected, embedding, embedding, kernel_size=KERNEL_SIZE)
+        said[f"{channels} × {side}²"] = verdicts
+    for side in GRIDS:
+        qkv, v_pos, gate = empty(1, side * side, 3, 9, 48), empty(9, 3), empty(9)  # ConViT-S's heads
+        verdicts = explain_gated_positional_attention(qkv, v_pos, gate, gate, grid_size=(side, side))
+        said[f"GPSA {side}²"] = verdicts
+    said[f"linear 192 → 768, {batch} × 196 tokens"] = explain_linear(empty(batch, 196, 192), empty(768, 192))
+    return "\n".join(f"{what}: {verdict}" for what, verdicts in said.items() for verdict in verdicts)

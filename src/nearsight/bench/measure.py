@@ -155,9 +155,9 @@ def as_table(rows: Sequence[Row], columns: Sequence[str]) -> str:
     def cell(value: Any) -> str:
         if value is None:
             return ""
-        return f"{value:.3g}" if isinstance(value, float) and abs(value) < 1000 else f"{value:,.0f}" if isinstance(
-            value, int | float
-        ) else str(value)  # fmt: skip
+        if not isinstance(value, int | float):
+            return str(value)
+        return f"{value:.3g}" if isinstance(value, float) and abs(value) < 1000 else f"{value:,.0f}"
 
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     lines += ["| " + " | ".join(cell(row.get(column)) for column in columns) + " |" for row in rows]

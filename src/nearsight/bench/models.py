@@ -6,12 +6,15 @@ launches cost: what the trainer does, and the only mode in which small models ar
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from nearsight.acceleration import accelerate
 from nearsight.bench.measure import Row, device_ms, median_ms, out_of_memory_named, peak_memory
+from nearsight.models import create_model
 
 MODES = ("eager", "compiled", "graph")
 COLUMNS = ("group", "model", "mode", "inference images/s", "training images/s", "training GiB", "inference GiB")
@@ -28,36 +31,18 @@ class Entry:
     channels_last: bool = False  # the best memory order of a ResNet; transformers have no use for it
 
 
-def _timm(name: str, **options: Any) -> Callable[[], nn.Module]:
-    def build() -> nn.Module:
-        import timm
+def _timm(name: str, **options: Any) -> nn.Module:
+    import timm
 
-        return timm.create_model(name, **options)
-
-    return build
+    return timm.create_model(name, **options)
 
 
-def _plain_vit(dim: int, num_heads: int) -> Callable[[], nn.Module]:
-    def build() -> nn.Module:
-        from timm.models.vision_transformer import VisionTransformer
-
-        return VisionTransformer(embed_dim=dim, num_heads=num_heads)
-
-    return build
-
-
-def _ours(name: str, **options: Any) -> Callable[[], nn.Module]:
-    def build() -> nn.Module:
-        from nearsight.acceleration import accelerate
-        from nearsight.models import create_model
-
-        return accelerate(create_model(name, **options))
-
-    return build
+def _ours(name: str, **options: Any) -> nn.Module:
+    return accelerate(create_model(name, **options))
 
 
 def entries() -> list[Entry]:
-    """Every comparison: three ConViTs at 224 pixels, one at 1024, and ResNet-50 with attention.
+    """Every comparison, in each group what it is about first: three ConViTs at 224 pixels, one at 1024, and ResNet-50.
 
     Two plain ViTs of the same width: timm's, and our own code with no gated block, which says what gating alone costs.
     """
@@ -65,16 +50,16 @@ def entries() -> list[Entry]:
     for size, dim, num_heads in (("tiny", 192, 4), ("small", 432, 9), ("base", 768, 16)):
         group = f"convit_{size}"
         listed += [
-            Entry(group, "nearsight", _ours(f"convit_{size}")),
-            Entry(group, "timm", _timm(f"convit_{size}")),
-            Entry(group, "plain ViT", _plain_vit(dim, num_heads)),
-            Entry(group, "nearsight, no gates", _ours(f"convit_{size}", num_gated_blocks=0)),
+            Entry(group, "nearsight", partial(_ours, f"convit_{size}")),
+            Entry(group, "timm", partial(_timm, f"convit_{size}")),
+            Entry(group, "plain ViT", partial(_timm, "vit_base_patch16_224", embed_dim=dim, num_heads=num_heads)),
+            Entry(group, "nearsight, no gates", partial(_ours, f"convit_{size}", num_gated_blocks=0)),
         ]
     listed += [
-        Entry("convit_small_1024", "nearsight", _ours("convit_small", img_size=1024), img_size=1024),
-        Entry("convit_small_1024", "timm", _timm("convit_small", img_size=1024), img_size=1024),
-        Entry("resnet50", "convolution", _ours("resnet50"), channels_last=True),
-        Entry("resnet50", "attention, conv stem", _ours("sasa_resnet50_convstem"), channels_last=True),
+        Entry("convit_small_1024", "nearsight", partial(_ours, "convit_small", img_size=1024), img_size=1024),
+        Entry("convit_small_1024", "timm", partial(_timm, "convit_small", img_size=1024), img_size=1024),
+        Entry("resnet50", "attention, conv stem", partial(_ours, "sasa_resnet50_convstem"), channels_last=True),
+        Entry("resnet50", "convolution", partial(_ours, "resnet50"), channels_last=True),
     ]
     return listed
 
@@ -171,17 +156,10 @@ def ratios(rows: list[Row]) -> list[str]:
         for mode in MODES:
             measured = [row for row in rows if row["group"] == group and row["mode"] == mode]
             for ours, other in ((measured[0], row) for row in measured[1:]):
-                pairs = [
-                    f"{what.split()[0]} {_ratio(ours, other, what, group)}"
-                    for what in ("inference images/s", "training images/s", "training GiB", "inference GiB")
-                    if ours.get(what) and other.get(what)
-                ]
-                numerator, denominator = (other, ours) if group == "resnet50" else (ours, other)
-                lines.append(f"{group}, {mode}: {numerator['model']} over {denominator['model']}: {', '.join(pairs)}")
+                pairs = []
+                for column in COLUMNS[3:]:
+                    what, unit = column.split()
+                    if ours.get(column) and other.get(column):
+                        pairs.append(f"{what} {ours[column] / other[column]:.2f}× {unit}")
+                lines.append(f"{group}, {mode}: {ours['model']} over {other['model']}: {', '.join(pairs)}")
     return lines
-
-
-def _ratio(first: Row, second: Row, what: str, group: str) -> str:
-    # The ResNet group lists the convolution first; everywhere else ours comes first.
-    quotient = second[what] / first[what] if group == "resnet50" else first[what] / second[what]
-    return f"{quotient:.2f}× {what.split()[1]}"
