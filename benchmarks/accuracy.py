@@ -164,7 +164,7 @@ def main() -> None:
         sys.exit("there is no CUDA device; the tests run the same kernels by Triton's interpreter")
     torch.manual_seed(options.seed)
     device = torch.device("cuda")
-    torch._dynamo.config.recompile_limit = len(COMPILED_CASES)  # heads, windows and types are compiled for
+    torch.compiler.config.recompile_limit = len(COMPILED_CASES)  # heads, windows and types are compiled for
     cases: list[tuple[tuple, Callable[[], tuple[dict[str, float], set[str]]]]] = []
     for name, compiled, comparison, some in (
         ("local eager", False, compare, CASES),

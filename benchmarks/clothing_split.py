@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from nearsight.intervals import accuracies, seeds_interval
+
 SEED = 0
 SHARES = (100, 30, 10)
 # sha256 of the sorted names of each part, a line each.
@@ -50,8 +52,6 @@ ROWS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 TWICE_AS_LONG = ("cnn",)
 DRAWS = 10_000
-# 97.5 % points of Student's t by number of seeds.
-T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
 
 
 class Pictures:
@@ -220,42 +220,30 @@ def _distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 class Drawn:
     """Test pictures and seeds drawn again, the same pictures and seeds for every row."""
 
-    def __init__(self, labels: np.ndarray, num_seeds: int) -> None:
-        generator, count = np.random.default_rng(0), len(labels)
-        self.labels = labels
+    def __init__(self, count: int, num_seeds: int) -> None:
+        generator = np.random.default_rng(0)
         self.pictures = generator.multinomial(count, np.full(count, 1 / count), DRAWS).astype(float)
         self.seeds = generator.multinomial(num_seeds, np.full(num_seeds, 1 / num_seeds), DRAWS) / num_seeds
 
-    def scores(self, correct: np.ndarray, balanced: bool) -> np.ndarray:
-        """The mean over seeds in each draw, in per cent; correct [seeds, pictures]."""
-        return 100 * (per_seed(correct, self.labels, balanced, self.pictures) * self.seeds).sum(1)
-
-
-def per_seed(correct: np.ndarray, labels: np.ndarray, balanced: bool, weights: np.ndarray | None = None) -> np.ndarray:
-    """Accuracy or balanced accuracy [draws, seeds] for weights [draws, pictures] of the pictures."""
-    weights = np.ones((1, len(labels))) if weights is None else weights
-    groups = [labels == label for label in np.unique(labels)] if balanced else [np.full(len(labels), True)]
-    shares = [
-        (weights[:, one] @ correct[:, one].T) / np.maximum(weights[:, one].sum(1, keepdims=True), 1e-9)
-        for one in groups
-    ]
-    return np.mean(shares, axis=0)
+    def scores(self, correct: np.ndarray, labels: np.ndarray | None) -> np.ndarray:
+        """The mean over seeds in each draw, in per cent, with labels balanced; correct [seeds, pictures]."""
+        return (accuracies(correct, labels, self.pictures) * self.seeds).sum(1)
 
 
 def measures(terms: list[tuple[int, np.ndarray]], labels: np.ndarray) -> dict[str, Any]:
     """A sum of rows with their signs, seed by seed: mean, seeds, and 95 % intervals."""
     n = min(len(correct) for _, correct in terms)
-    drawn, out = Drawn(labels, n), {"n": n}
-    for name, balanced in (("accuracy", False), ("balanced accuracy", True)):
-        values = sum(sign * 100 * per_seed(correct[:n], labels, balanced)[0] for sign, correct in terms)
-        spread = sum(sign * drawn.scores(correct[:n], balanced) for sign, correct in terms)
+    drawn, out = Drawn(len(labels), n), {"n": n}
+    for name, classes in (("accuracy", None), ("balanced accuracy", labels)):
+        values = sum(sign * accuracies(correct[:n], classes)[0] for sign, correct in terms)
+        spread = sum(sign * drawn.scores(correct[:n], classes) for sign, correct in terms)
         out[name] = {
             "mean": round(float(values.mean()), 2), "seeds": values.round(2).tolist(),
             "interval of pictures and seeds": np.quantile(spread, (0.025, 0.975)).round(2).tolist(),
         }  # fmt: skip
-        if n in T:
-            error = T[n] * values.std(ddof=1) / n**0.5
-            out[name]["t interval of seeds"] = [round(float(values.mean() + error * sign), 2) for sign in (-1, 1)]
+        if n > 1:
+            seeds = seeds_interval(values)
+            out[name]["t interval of seeds"] = [round(seeds.low, 2), round(seeds.high, 2)]
     return out
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from nearsight.bench.measure import synchronize
 from nearsight.classification.task import ClassificationTask
 from nearsight.engine.device import pick_device, prepare_torch
 from nearsight.engine.distributed import World
@@ -81,16 +82,11 @@ def measure(task: ClassificationTask, recipe: Recipe, steps: int, folder: Path) 
     if isinstance(task, FixedBatchTask):
         task.hold(next(feed)[0], device)
     step, began, waited, memory = 0, 0.0, 0.0, 0
-
-    def synchronise() -> None:
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-
     warm_up = 8 if device.type == "cuda" else 1
     for step in range(warm_up + steps):
         if step == warm_up:
             trainer.train_step.read()
-            synchronise()
+            synchronize(device)
             began, waited = time.perf_counter(), 0.0
         asked = time.perf_counter()
         inputs = next(feed)
@@ -98,7 +94,7 @@ def measure(task: ClassificationTask, recipe: Recipe, steps: int, folder: Path) 
         trainer.train_step(step, inputs, 1e-4, ema_weight(step, recipe.ema), seed=step)
         if trainer.train_step.pending == recipe.log_every:
             trainer.train_step.read()
-    synchronise()
+    synchronize(device)
     seconds = time.perf_counter() - began
     if device.type == "cuda":
         memory = torch.cuda.max_memory_allocated(device)
@@ -135,7 +131,7 @@ def main() -> None:
         pipeline = measure(ClassificationTask(recipe), recipe, arguments.steps, folder)
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
-            torch._dynamo.reset()
+            torch.compiler.reset()
         fixed = measure(FixedBatchTask(recipe), recipe, arguments.steps, folder)
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(arguments).items()}
     record = {

@@ -72,10 +72,10 @@ def test_compiled_it_is_one_operator_each_way(shape):
         seen.extend(str(node.target) for node in graph.graph.nodes)
         return graph.forward
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     torch.compile(by_convolution, fullgraph=True, backend=keep)(*arguments(shape))
     assert [name for name in seen if "nearsight.linear" in name]
-    torch._dynamo.reset()
+    torch.compiler.reset()
     assert_as_exact_as_torch(torch.compile(by_convolution, fullgraph=True, backend="aot_eager"), arguments(shape))
 
 
@@ -83,7 +83,7 @@ def test_compiled_it_is_one_operator_each_way(shape):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_inductor_meets_what_the_operator_says_of_its_result(shape):
-    torch._dynamo.reset()
+    torch.compiler.reset()
     assert_as_exact_as_torch(torch.compile(by_convolution, fullgraph=True), arguments(shape))
 
 
@@ -203,7 +203,7 @@ def test_compiled_forward_derivatives_are_not_lost(another_processor, backend):
         return torch.func.jvp(lambda x: linear(x, weight, bias), (x,), (direction,))[1]
 
     assert explain_linear(x, weight, bias)[0].chosen
-    torch._dynamo.reset()
+    torch.compiler.reset()
     found = torch.compile(tangent, fullgraph=True, backend=backend)(x, direction)
     torch.testing.assert_close(found, F.linear(direction, weight), rtol=1e-4, atol=1e-4)
 

@@ -135,7 +135,7 @@ def graphs_of(
 
         return make_boxed_func(nothing) if to_kernels else nothing
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     compiler = aot_autograd(fw_compiler=keep, bw_compiler=lambda graph_module, _: graph_module) if to_kernels else keep
     compiled = torch.compile(function, backend=compiler, fullgraph=True)
     with torch.set_grad_enabled(training):

@@ -126,7 +126,7 @@ def test_torch_compile_sees_the_operator():
         graphs.append(graph_module.graph)
         return graph_module
 
-    torch._dynamo.reset()
+    torch.compiler.reset()
     compiled = torch.compile(lambda x: cubes_for_a_test(x, 2.0)[0], backend=keep, fullgraph=True)
     assert compiled(torch.tensor([2.0])).tolist() == [16.0]
     assert len(graphs[0].find_nodes(op="call_function", target=torch.ops.nearsight.cubes_for_a_test.default)) == 1

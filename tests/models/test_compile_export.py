@@ -14,7 +14,7 @@ FAMILIES = {"deit_nano_32": 32, "convit_nano_32": 32, "resnet26": 64, "sasa_resn
 @pytest.fixture(autouse=True)
 def nothing_compiled_yet():
     """All models share one forward's code, and torch compiles that eight times at most."""
-    torch._dynamo.reset()
+    torch.compiler.reset()
 
 
 def build(name):
