@@ -13,7 +13,7 @@ from pictures import make_folder
 
 from nearsight import tasks
 from nearsight.detection.sources import open_detection
-from nearsight.recipes.files import freeze, recipe_names, resolve_recipe, thaw
+from nearsight.recipes.files import freeze, named_recipe, resolve_recipe, thaw
 from nearsight.recipes.recipe import Recipe
 from nearsight.tasks import refuse_models_of_others, register, task_kind, task_names, task_of_data
 
@@ -80,7 +80,7 @@ def test_another_task_is_registered(monkeypatch, tmp_path):
     with pytest.raises(ValueError, match="there is a task 'number' already"):
         register(kind)
     assert task_of_data("a.numbers") is kind
-    assert "number_small" in recipe_names()
+    assert named_recipe("number_small").task == "number"
     assert resolve_recipe("", None, {"data": "a.numbers"}) == small.with_changes(data="a.numbers")
     (tmp_path / "config.yaml").write_text(freeze(small))
     assert thaw(tmp_path / "config.yaml") == small

@@ -145,14 +145,20 @@ def task_kind(name: str) -> TaskKind:
     return import_module(f"nearsight.{name}").KIND
 
 
+def all_kinds() -> list[TaskKind]:
+    return [task_kind(name) for name in task_names()]
+
+
 def task_of_data(source: str) -> TaskKind:
     """The kind of task that a data source is for. Classification, the first, takes what no other recognises."""
-    kinds = [task_kind(name) for name in task_names()]
+    kinds = all_kinds()
     return next((kind for kind in reversed(kinds) if kind.recognises(source)), kinds[0])
 
 
 def refuse_models_of_others(task: str, model: str) -> None:
     """Raise a ValueError if the model is for another task than this."""
-    for other in task_names():
-        if other != task and model in task_kind(other).models() and model not in task_kind(task).models():
-            raise ValueError(f"{model} is a model for {other}, not for {task}; `nearsight models` lists both")
+    if model in task_kind(task).models():
+        return
+    for other in all_kinds():
+        if model in other.models():
+            raise ValueError(f"{model} is a model for {other.name}, not for {task}; `nearsight models` lists both")

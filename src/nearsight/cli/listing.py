@@ -121,13 +121,13 @@ def recipes(*names: str) -> int:
         Recipes to show whole, such as `small deit`; by default all recipes, without what those of a task share.
     """
     from nearsight.recipes.files import named_recipe
-    from nearsight.tasks import task_kind, task_names
+    from nearsight.tasks import all_kinds
 
     console = Console()
     if names:
         console.print(_recipe_table({name: named_recipe(name) for name in names}, whole=True))
         return 0
-    kinds = [task_kind(task) for task in task_names()]
+    kinds = all_kinds()
     for kind in kinds:
         console.print(_recipe_table(dict(kind.recipes), whole=False))
     starts = ", ".join(f"{kind.default_recipe} ({kind.name})" for kind in kinds)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from nearsight.recipes.recipe import R, Recipe, differences, field_names
-from nearsight.tasks import task_kind, task_names, task_of_data
+from nearsight.tasks import all_kinds, task_kind, task_of_data
 
 FORMAT = 2
 _LARGEST_FILE = 1_000_000
@@ -87,13 +88,12 @@ def _with_short_warmup(recipe: Recipe, changes: dict[str, Any]) -> dict[str, Any
 
 def apply_changes(recipe: R, changes: dict[str, Any], where: str) -> R:
     """``recipe`` with ``changes``; a bad value is reported with the place it came from."""
-    _refuse_unknown(changes, field_names(type(recipe)), where, recipe.task)
     if isinstance(changes.get("model_options"), dict):
         changes = {**changes, "model_options": {**recipe.model_options, **changes["model_options"]}}
-    try:
-        return recipe.with_changes(**changes)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
+    with _mistakes_in(where):
+        _refuse_unknown(changes, field_names(type(recipe)), recipe.task)
+        changed = recipe.with_changes(**changes)
+    return changed
 
 
 def read_changes(file: str | Path) -> dict[str, Any]:
@@ -112,15 +112,14 @@ def freeze(recipe: Recipe) -> str:
 def thaw(path: str | Path) -> Recipe:
     """The recipe that ``freeze`` wrote, now or in the first format. Fields that came later have their default."""
     content = _read_mapping(path)
-    try:
+    with _mistakes_in(path):
         content = content if "format" in content else _updated(content)
         task = str(content.pop("task", ""))
         fields = {name: value for name, value in content.items() if name != "format"}
         kind = task_kind(task).recipe
-        _refuse_unknown(fields, field_names(kind), str(path), task)
-        return kind(**fields)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"{path}: {str(error).removeprefix(f'{path}: ')}") from error
+        _refuse_unknown(fields, field_names(kind), task)
+        recipe = kind(**fields)
+    return recipe
 
 
 def _updated(content: dict[str, Any]) -> dict[str, Any]:
@@ -150,9 +149,19 @@ def _read_mapping(file: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path}: a recipe is a mapping of field names to values")
     if content.get("format", FORMAT) != FORMAT:
         raise ValueError(f"{path} has the format {content['format']!r}; this version of nearsight reads {FORMAT}")
-    every = {name for task in task_names() for name in field_names(task_kind(task).recipe)}
-    _refuse_unknown({name: 0 for name in content if name not in _NOT_FIELDS}, every, str(path))
+    every = {name for kind in all_kinds() for name in field_names(kind.recipe)}
+    with _mistakes_in(path):
+        _refuse_unknown((name for name in content if name not in _NOT_FIELDS), every)
     return content
+
+
+@contextmanager
+def _mistakes_in(place: str | Path) -> Iterator[None]:
+    """Say of a mistake where it was made: in which file, or on the command line."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{place}: {error}") from error
 
 
 def describe_changes(base: Recipe, recipe: Recipe) -> list[str]:
@@ -162,7 +171,7 @@ def describe_changes(base: Recipe, recipe: Recipe) -> list[str]:
 
 def _readers(name: str) -> list[str]:
     """The tasks whose recipes have a field."""
-    return [task for task in task_names() if name in field_names(task_kind(task).recipe)]
+    return [kind.name for kind in all_kinds() if name in field_names(kind.recipe)]
 
 
 def _only_readers(names: Iterable[str]) -> set[str]:
@@ -171,25 +180,20 @@ def _only_readers(names: Iterable[str]) -> set[str]:
     return {found[0] for found in readers if len(found) == 1}
 
 
-def _refuse_unknown(changes: dict[str, Any], known: Iterable[str], where: str, task: str = "") -> None:
-    for key in changes:
+def _refuse_unknown(names: Iterable[str], known: Iterable[str], task: str = "") -> None:
+    for key in names:
         if key in known:
             continue
         if readers := _readers(key):
-            raise ValueError(f"{where}: {key} is for {' and '.join(readers)}; {task} does not read it")
+            raise ValueError(f"{key} is for {' and '.join(readers)}; {task} does not read it")
         near = difflib.get_close_matches(key, known, n=1)
         listed = "nearsight train --help lists them; a model's own options go into model_options"
-        raise ValueError(f"{where}: there is no field {key!r}; {f'did you mean {near[0]!r}?' if near else listed}")
-
-
-def recipe_names() -> list[str]:
-    """Names of the recipes of all tasks."""
-    return [name for task in task_names() for name in task_kind(task).recipes]
+        raise ValueError(f"there is no field {key!r}; {f'did you mean {near[0]!r}?' if near else listed}")
 
 
 def named_recipe(name: str) -> Recipe:
-    """The recipe called ``name``."""
-    for task in task_names():
-        if name in task_kind(task).recipes:
-            return task_kind(task).recipes[name]
-    raise ValueError(f"there is no recipe {name!r}; choose one of {', '.join(recipe_names())}")
+    """The recipe called ``name``, of whichever task."""
+    every = {known: recipe for kind in all_kinds() for known, recipe in kind.recipes.items()}
+    if name not in every:
+        raise ValueError(f"there is no recipe {name!r}; choose one of {', '.join(every)}")
+    return every[name]
