@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from pictures import make_folder
@@ -17,10 +16,8 @@ from verbs import nearsight
 from nearsight.classification.recipe import CLASSIFICATION_RECIPES
 from nearsight.cli.demo import compare_two
 from nearsight.cli.options import given_options, option_class
-from nearsight.cli.training import resumable
 from nearsight.cli.using import print_predictions
 from nearsight.recipes.files import thaw
-from nearsight.runs.exits import PREEMPTED, PreemptedError
 from nearsight.tasks import Prediction
 
 SMALL = [
@@ -207,13 +204,6 @@ def test_the_demo_claims_no_more_than_it_saw():
     behind = compare_two(_summaries(45.0, 50.0), 372)
     assert "5.0 points behind" in behind
     assert "does not show here" in behind
-
-
-def test_a_run_that_a_signal_ended_says_how_to_go_on(capsys):
-    with pytest.raises(SystemExit) as ended, resumable(Path("runs/cells")):
-        raise PreemptedError("stopped by a signal after step 4")
-    assert ended.value.code == PREEMPTED
-    assert "resume with: nearsight resume runs/cells" in capsys.readouterr().err
 
 
 def test_a_long_path_is_shown_whole(capsys):

@@ -178,3 +178,18 @@ def test_two_tasks_may_have_an_option_of_the_same_name():
     other = dataclasses.make_dataclass("Other", [("out", str, dataclasses.fields(kind)[0])])
     options = option_class((kind, kind()), (other, None))
     assert [field.name for field in dataclasses.fields(options)] == ["out", "min_score"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["compare"], "mean ± sd and Welch's p"),
+        (["demo"], "The figures are of one seed"),
+        (["explore"], "from any patch of any picture"),
+        (["bench", "layers"], "unfold and FlexAttention, at four stages"),
+        (["eval"], "Measure a run's selected weights on its own data or on DATA"),
+    ],
+)
+def test_help_of_a_verb_says_all_that_its_author_wrote(words, said, capsys):
+    nearsight(*words, "--help")
+    assert said in " ".join(capsys.readouterr().out.split())

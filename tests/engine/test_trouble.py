@@ -276,7 +276,8 @@ def test_a_signal_that_breaks_the_step_is_a_stop_and_no_traceback(zygote, refere
     run = tmp_path / "run"
     ended = zygote.run(run, stop_at=31, compiler_dies_too=True)
     assert ended.code == 75
-    assert "stopped by a signal within step 32 (RuntimeError)" in ended.text
+    assert "stopped by a signal within step 32 (RuntimeError), which is not saved" in ended.text
+    assert f"go on with: nearsight resume {run}" in ended.text
     assert "Traceback" not in ended.text
     assert zygote.run(run).code == 0
     assert_same_outcome(run, reference)

@@ -20,7 +20,7 @@ from verbs import nearsight
 
 from nearsight import tasks
 from nearsight.recipes.files import thaw
-from nearsight.runs.exits import PREEMPTED
+from nearsight.runs.exits import PreemptedError
 
 SETTINGS = (
     "--image-size 8 --epochs 12 --batch 16 --warmup-epochs 1 --lr 3e-3 --lr-batch 0 --val-fraction 0.3 "
@@ -83,7 +83,7 @@ def test_a_stopped_run_goes_on_to_the_same_result(run, pictures, tmp_path, monke
         patch.setattr(RegressionTask, "prepare", stopped)
         with pytest.raises(SystemExit) as left:
             nearsight("train", pictures, "--run", tmp_path / "run", "--no-report", *OPTIONS)
-    assert left.value.code == PREEMPTED
+    assert left.value.code == PreemptedError.code
     assert not (tmp_path / "run" / "done.json").exists()
     assert nearsight("resume", tmp_path / "run", "--show", "quiet") == 0
     assert_same_outcome(tmp_path / "run", run)

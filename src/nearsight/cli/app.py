@@ -22,12 +22,10 @@ def main() -> None:
         from nearsight.cli.verbs import app
 
         try:
-            result = app(exit_on_error=False)
-        except CycloptsError:  # which has been printed
+            result = app(exit_on_error=False, print_error=False)
+        except (CycloptsError, ValueError, OSError) as error:
+            print(f"nearsight: {error}", file=sys.stderr)
             sys.exit(2)
-    except (ValueError, OSError) as error:
-        print(f"nearsight: {error}", file=sys.stderr)
-        sys.exit(2)
     except KeyboardInterrupt:
         print(WORDS, file=sys.stderr)
         sys.exit(CODE)

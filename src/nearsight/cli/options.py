@@ -15,9 +15,11 @@ from typing import Annotated, Any, Literal
 from cyclopts import App, Group, Parameter
 
 from nearsight.recipes.files import plain_yaml
-from nearsight.tasks import TaskKind, task_kind, task_names
+from nearsight.tasks import TaskKind, all_kinds
 from nearsight.text import value_words
 
+Raw = Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]
+"""A word that a verb parses itself."""
 Run = Annotated[Path, Parameter(help="Folder of the run.")]
 Device = Annotated[str, Parameter(help="cpu, cuda, mps; auto takes the best there is.")]
 Json = Annotated[bool, Parameter(negative="", help="Print JSON.")]
@@ -49,10 +51,11 @@ _MODEL_OPTIONS = "model-options"
 class Words:
     """The words of a call: names of options have dashes, and the arguments of a model stand apart."""
 
-    words: tuple[str, ...]
-    names: tuple[str, ...]
+    words: list[str]
     positional: str
+    """The first one that is neither an option nor its value."""
     values: dict[str, str]
+    """Of each option, by its name without dashes in front; empty for a switch."""
     model_options: dict[str, Any]
 
     def changes(self, options: Any) -> dict[str, Any]:
@@ -66,7 +69,6 @@ def read_words(given: Sequence[str]) -> Words:
     kinds = all_kinds()
     switches = _SWITCHES | switch_names(getattr(kind, part) for kind in kinds for part in _OPTIONS_OF)
     kept: list[str] = []
-    names: list[str] = []
     positional: list[str] = []
     values: dict[str, str] = {}
     model_options: dict[str, Any] = {}
@@ -92,13 +94,12 @@ def read_words(given: Sequence[str]) -> Words:
             _add_model_option(model_options, path.split(".") if dot else [], text)
             continue
         takes_value = word.startswith("--") and not equals and name not in switches
-        names.append(name)
         kept.append(f"--{name}{dot}{path}{equals}{value}" if word.startswith("--") else word)
         if takes_value and rest:
             value = rest.pop(0)
             kept.append(value)
         values[name] = value
-    return Words(tuple(kept), tuple(names), positional[0] if positional else "", values, model_options)
+    return Words(kept, positional[0] if positional else "", values, model_options)
 
 
 def call_verb(
@@ -116,7 +117,7 @@ def call_verb(
     The options are those of `part` of the kinds of task, shown with `values`; another kind's are refused by name.
     """
     known = option_names(getattr(kind, part) for kind in kinds)
-    for name in words.names:
+    for name in words.values:
         for other in all_kinds():
             if {name, name.removeprefix("no-")} & (option_names([getattr(other, part)]) - known):
                 raise ValueError(f"--{name} is for {other.name}; {kinds[0].name} does not read it")
@@ -126,18 +127,14 @@ def call_verb(
     app = App(
         name=f"nearsight {verb}",
         help=help or None,  # else the function's docstring
-        usage=f"Usage: nearsight {verb} {usage} [OPTIONS]\n",
+        usage=f"Usage: nearsight {verb} {usage} [OPTIONS]",
         version_flags=[],
         group_commands=Group("Commands", show=False),  # no panel for --help alone
         result_action="return_value",
         suppress_keyboard_interrupt=False,
     )
     app.default(function)
-    return app(list(words.words), exit_on_error=False)
-
-
-def all_kinds() -> list[TaskKind]:
-    return [task_kind(name) for name in task_names()]
+    return app(words.words, exit_on_error=False, print_error=False)
 
 
 def _value_after(word: str, rest: list[str]) -> str:

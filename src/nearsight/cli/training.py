@@ -1,19 +1,15 @@
 """`nearsight train` and `nearsight resume`, for every task."""
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from nearsight.cli.options import Override, Run, Show, Words, all_kinds, call_verb, read_words
-from nearsight.cli.verbs import Raw
+from nearsight.cli.options import Override, Raw, Run, Show, Words, call_verb, read_words
 from nearsight.reports.words import measured, weights_words
 from nearsight.runs.layout import CONFIG
 from nearsight.runs.metrics_log import json_line
-from nearsight.tasks import TaskKind, task_kind, task_names, task_of_data
+from nearsight.tasks import TaskKind, all_kinds, task_kind, task_names, task_of_data
 from nearsight.text import LONGEST_PATH, printable
 
 if TYPE_CHECKING:
@@ -31,7 +27,7 @@ goes on, or the same command and --run.
 
 
 def train(*words: Raw) -> int:
-    """Find the task from the command line, and train with its options."""
+    """Train a model on images with classes or with boxes."""
     read = read_words(words)
     kind = _kind_to_train(read)
     others = [f"`nearsight train --task {other.name} --help`" for other in all_kinds() if other is not kind]
@@ -43,7 +39,7 @@ def train(*words: Raw) -> int:
 
 
 def resume(*words: Raw) -> int:
-    """Find the task of the run, and go on with it."""
+    """Go on with a run that was stopped, killed or interrupted."""
     read = read_words(words)
     recipe = _recipe_of_run(read.positional) if read.positional else None
     kind = all_kinds()[0] if recipe is None else task_kind(recipe.task)
@@ -138,20 +134,6 @@ def _train_verb(kind: TaskKind, words: Words) -> Any:
     return train
 
 
-@contextmanager
-def resumable(path: Path) -> Iterator[None]:
-    """Report a run that ends early; if a signal ended it, also how to go on."""
-    from nearsight.runs.exits import PREEMPTED, reported
-
-    try:
-        with reported():
-            yield
-    except SystemExit as leaving:
-        if leaving.code == PREEMPTED:
-            print(f"resume with: nearsight resume {path}", file=sys.stderr)
-        raise
-
-
 def train_and_tell(
     recipe: "Recipe",
     path: Path,
@@ -166,6 +148,7 @@ def train_and_tell(
     from nearsight.engine.trackers import check_trackers, make_trackers
     from nearsight.engine.training import train as train_run
     from nearsight.recipes.files import describe_changes, named_recipe
+    from nearsight.runs.exits import reported
     from nearsight.runs.folder import RunFolder
 
     check_trackers(recipe)
@@ -185,7 +168,7 @@ def train_and_tell(
         return [progress, *make_trackers(used, path)]
 
     kind, folder = task_kind(recipe.task), RunFolder(path)
-    with resumable(path):
+    with reported():
         recipe = kind.complete_recipe(recipe, folder)
         summary = train_run(recipe, folder, callbacks=callbacks, override=override, fit_batch=fit_batch)
     if main and show != "quiet":
@@ -194,10 +177,11 @@ def train_and_tell(
 
 
 def _new_run_path(recipe: "Recipe", name: str) -> Path:
-    from nearsight.engine.distributed import launched_by_torchrun
+    from torch.distributed import is_torchelastic_launched
+
     from nearsight.runs.folder import free_run_path
 
-    if launched_by_torchrun():
+    if is_torchelastic_launched():
         raise ValueError("under torchrun the run needs a name that restarts can find: add --run runs/NAME")
     stem = "".join(char if char.isalnum() else "-" for char in f"{Path(recipe.data).stem}-{recipe.model}")
     return free_run_path(Path("runs"), stem.strip("-") or name or "run")

@@ -6,16 +6,15 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from nearsight.cli.options import Device, Json, Run, Words, all_kinds, call_verb, given_options, read_words
-from nearsight.cli.verbs import Raw
+from nearsight.cli.options import Device, Json, Raw, Run, Words, call_verb, given_options, read_words
 from nearsight.reports.words import measured
 from nearsight.runs.metrics_log import json_line
-from nearsight.tasks import Evaluation, Prediction, TaskKind, task_kind, task_names, task_of_data
+from nearsight.tasks import Evaluation, Prediction, TaskKind, all_kinds, task_kind, task_names, task_of_data
 from nearsight.text import LONGEST_PATH, printable
 
 
 def evaluate(*words: Raw) -> int:
-    """Find the task of the run, and measure it with its options."""
+    """Measure a run's model on a dataset."""
     read = read_words(words)
     kinds = _kinds_of_run(read)
 
@@ -55,7 +54,7 @@ def evaluate(*words: Raw) -> int:
 
 
 def predict(*words: Raw) -> int:
-    """Find the task of the run, and predict with its options."""
+    """Classify pictures, or find objects in them."""
     read = read_words(words)
     kinds = _kinds_of_run(read)
 

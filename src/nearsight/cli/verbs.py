@@ -1,10 +1,20 @@
-"""Every verb of `nearsight`. They are loaded when called, so that `nearsight --help` answers at once."""
+"""Every verb of `nearsight`, with its first line of help. None of them imports torch before it works."""
 
 import shlex
 from importlib.metadata import version
-from typing import Annotated, Any
+from typing import Any
 
-from cyclopts import App, Parameter
+from cyclopts import App
+
+from nearsight.cli import bench, listing, training, using
+from nearsight.cli.compare import compare
+from nearsight.cli.demo import demo
+from nearsight.cli.explore import explore
+from nearsight.cli.inspect import inspect
+from nearsight.cli.options import Raw
+
+RAW: dict[str, Any] = {"help_flags": [], "version_flags": [], "end_of_options_delimiter": ""}
+"""Of verbs whose options depend on the task: they parse their words, and print their help, themselves."""
 
 app = App(
     name="nearsight",
@@ -13,28 +23,15 @@ app = App(
     result_action="return_value",
     suppress_keyboard_interrupt=False,  # `app.main` prints its own line
 )
-VERBS = (
-    ("train", "training:train", "Train a model on images with classes or with boxes."),
-    ("resume", "training:resume", "Go on with a run that was stopped, killed or interrupted."),
-    ("eval", "using:evaluate", "Measure a run's model on a dataset."),
-    ("predict", "using:predict", "Classify pictures, or find objects in them."),
-    ("compare", "compare:compare", "Compare runs: mean and spread over seeds, and whether a difference is real."),
-    ("inspect", "inspect:inspect", "See where heads look: locality, gates, and the papers' figures."),
-    ("explore", "explore:explore", "Click through attention maps in a web page."),
-    ("recipes", "listing:recipes", "Show what the named recipes set, side by side."),
-    ("models", "listing:models", "List every model with its cost, beside what its paper reports."),
-    ("demo", "demo:demo", "Train a small ConViT and its plain twin on real pictures, or a small detector."),
-)
-Raw = Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]
-"""A word that is passed on as it is."""
-RAW: dict[str, Any] = {"help_flags": [], "version_flags": [], "end_of_options_delimiter": ""}
-"""Of verbs whose options depend on the task: they parse their words, and print their help, themselves."""
-for _verb, _place, _what in VERBS:
-    _raw = RAW if _verb in ("train", "resume", "eval", "predict") else {}
-    app.command(f"nearsight.cli.{_place}", name=_verb, help=_what, **_raw)
+app.command(training.train, **RAW)
+app.command(training.resume, **RAW)
+app.command(using.evaluate, name="eval", **RAW)
+app.command(using.predict, **RAW)
+for _verb in (compare, inspect, explore, listing.recipes, listing.models, demo):
+    app.command(_verb)
 _bench = App(name="bench", help="Measure layers or models against their peers, side by side.")
-_bench.command("nearsight.cli.bench:layers", name="layers", help="Local attention against its peers, stage by stage.")
-_bench.command("nearsight.cli.bench:models", name="models", help="Whole models against their peers.")
+_bench.command(bench.layers)
+_bench.command(bench.models)
 app.command(_bench)
 
 

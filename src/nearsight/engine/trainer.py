@@ -98,7 +98,7 @@ class Trainer:
                     self._save()
                 if stop:
                     self.saver.require_saved()
-                    raise PreemptedError(f"stopped by a signal after step {self.progress.step}")
+                    raise self._preempted(f"after step {self.progress.step}")
                 if self.progress.step == self.total_steps:
                     return
 
@@ -112,10 +112,11 @@ class Trainer:
         except Exception as error:
             if not self.stop:
                 raise
-            raise PreemptedError(
-                f"stopped by a signal within step {self.progress.step + 1} ({type(error).__name__}); "
-                "what was saved before it stands"
-            ) from error
+            when = f"within step {self.progress.step + 1} ({type(error).__name__}), which is not saved"
+            raise self._preempted(when) from error
+
+    def _preempted(self, when: str) -> PreemptedError:
+        return PreemptedError(f"stopped by a signal {when}; go on with: nearsight resume {self.folder.path}")
 
     def _feed(self, step: int) -> Generator[Sequence[Inputs], None, None]:
         """The task's batches, with the time spent waiting for them."""

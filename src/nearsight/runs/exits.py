@@ -15,10 +15,6 @@ from contextlib import contextmanager
 from types import FrameType
 
 USAGE = 2
-NON_FINITE = 65
-FOLDER_IN_USE = 73
-DISK = 74
-PREEMPTED = 75
 INTERRUPTED = 130
 
 
@@ -31,25 +27,25 @@ class RunEnded(Exception):
 class NonFiniteError(RunEnded):
     """Loss or gradients stayed NaN or infinite, or a non-finite model was about to be saved."""
 
-    code = NON_FINITE
+    code = 65
 
 
 class FolderInUseError(RunEnded):
     """Another live process owns the run folder."""
 
-    code = FOLDER_IN_USE
+    code = 73
 
 
 class DiskError(RunEnded):
     """The run could not be written, or nothing readable was left to resume from."""
 
-    code = DISK
+    code = 74
 
 
 class PreemptedError(RunEnded):
     """A signal asked the run to stop; it saved and can be resumed."""
 
-    code = PREEMPTED
+    code = 75
 
 
 class OutOfMemoryError(RunEnded):
