@@ -9,6 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any, Protocol, TextIO
 
 from rich.console import Console
@@ -97,7 +98,7 @@ def describe_training(record: dict[str, Any], total_steps: int, eta: float | Non
     if record["skipped"]:
         parts.append(f"{record['skipped']} skipped")
     if eta is not None:
-        parts.append(f"ETA {_duration(eta)}")
+        parts.append(f"ETA {timedelta(seconds=round(eta))}")
     return "  ".join(parts)
 
 
@@ -185,9 +186,3 @@ class QuietProgress(_Lines):
     def note(self, text: str) -> None:
         if text.startswith("warning"):
             super().note(text)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

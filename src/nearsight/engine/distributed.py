@@ -40,17 +40,14 @@ class World:
 
     def any_process(self, *flags: bool) -> tuple[bool, ...]:
         """For each flag whether it is set on any process. On the host, without synchronising with the device."""
-        if self.size == 1:
-            return flags
         values = torch.tensor([float(flag) for flag in flags])
-        dist.all_reduce(values, dist.ReduceOp.MAX)
+        self.maximum(values)
         return tuple(bool(value) for value in values.tolist())
 
     def average(self, values: Tensor) -> None:
         """In place, over all processes."""
-        if self.size > 1:
-            dist.all_reduce(values)
-            values /= self.size
+        self.sum(values)
+        values /= self.size
 
     def maximum(self, values: Tensor) -> None:
         """In place, over all processes."""
@@ -75,22 +72,17 @@ class World:
             dist.barrier()
 
 
-def launched_by_torchrun() -> bool:
-    return "TORCHELASTIC_RUN_ID" in os.environ
-
-
 @contextmanager
 def join_processes(device_type: str, timeout_seconds: float = 600.0) -> Iterator[World]:
     """Join the processes that torchrun started; a world of one process without it."""
-    if not launched_by_torchrun():
-        yield World()
-        return
-    die_with_parent()
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    local_rank = int(os.environ["LOCAL_RANK"])
+    launched = dist.is_torchelastic_launched()
+    if launched:
+        die_with_parent()
+    size = int(os.environ["WORLD_SIZE"]) if launched else 1
     if size == 1:
         yield World()
         return
+    rank, local_rank = int(os.environ["RANK"]), int(os.environ["LOCAL_RANK"])
     store, _, _ = next(rendezvous("env://"))
     # After an in-place restart the agent's store still holds the addresses of the previous attempt.
     store = dist.PrefixStore(f"attempt_{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

@@ -101,8 +101,7 @@ class TrainStep:
         if not self.pending:
             return []
         values = self.ring[:, : self.pending].clone()
-        if self.world.size > 1:
-            self.world.average(values[0])
+        self.world.average(values[0])
         self.pending = 0
         rows = values.cpu().T.tolist()
         return [StepResult(loss, norm, bool(skipped), bool(overflow)) for loss, norm, skipped, overflow in rows]
@@ -170,8 +169,7 @@ class TrainStep:
         norm = full_tensor(get_total_norm(gradients))
         finite = torch.stack([torch.isfinite(norm) & torch.isfinite(loss), torch.isfinite(loss)])
         trouble = 1.0 - finite.float()
-        if self.world.size > 1:
-            self.world.maximum(trouble)  # all processes skip alike
+        self.world.maximum(trouble)  # all processes skip alike
         bad, lost = trouble
         if self.settings.clip_grad:
             clip_grads_with_norm_(self.parameters, self.settings.clip_grad, norm)
