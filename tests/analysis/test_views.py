@@ -4,7 +4,7 @@ import pytest
 import timm
 import torch
 
-from nearsight.analysis import attention_maps, looking, mean_attention_maps, walk
+from nearsight.analysis import attention_maps, looking, walk
 from nearsight.analysis.views import GlobalView, LocalView
 from nearsight.analysis.walk import inspectable, local_view, num_attention_layers
 from nearsight.functional import windows
@@ -125,14 +125,12 @@ def test_maps_at_another_size_and_aspect_than_the_model_s():
     assert [tuple(weights.shape) for weights in maps.values()] == [(2, 9, 27, 27)] * 4
 
 
-def test_chosen_blocks_and_averages():
+def test_chosen_blocks():
     model, x = vit(), images(5)
     every = attention_maps(model, x)
     chosen = attention_maps(model, x, [1, -1])
     assert list(chosen) == [1, 3]
     torch.testing.assert_close(chosen[3], every[3])
-    mean = mean_attention_maps(model, x, [-1], batch_size=2)
-    torch.testing.assert_close(mean[3], every[3].mean(0))
     with pytest.raises(ValueError, match="no layer 4; this model has 4"):
         attention_maps(model, x, [4])
 

@@ -111,7 +111,7 @@ def test_the_table_and_averages_are_of_the_pictures_that_are_named(tmp_path):
         Image.new("RGB", (40, 40), (colour,) * 3).save(tmp_path / f"{name}.png")
     rows = {}
     for name in ("black", "grey"):
-        out = tmp_path / f"{name}.json"
+        out = tmp_path / "new" / f"{name}.json"
         assert call("convit_nano_32", "--image", str(tmp_path / f"{name}.png"), "--out", str(out)) == 0
         rows[name] = json.loads(out.read_text())
     assert rows["black"] != rows["grey"]
@@ -132,6 +132,8 @@ def test_the_table_and_averages_are_of_the_pictures_that_are_named(tmp_path):
         (["--figure", "sasa-logits", "--layers", "1"], "has no use for --layers"),
         (["--figure", "3", "--image", "a.png", "b.png"], "of one picture"),
         (["deit_nano_32", "--figure", "3"], "of one model"),
+        (["--out", "a.txt"], "--out: a table is written as .json or .csv, not 'a.txt'"),
+        (["--figure", "7", "--out", "f.csv"], "--out: a figure is written as .png or .svg or .pdf, not 'f.csv'"),
     ],
 )
 def test_options_without_a_use_are_refused(arguments, message):

@@ -58,7 +58,7 @@ def test_the_square_is_drawn_around_the_marked_patch():
     def red(marks):
         with Image.open(io.BytesIO(plots.picture_grid([dark, dark], ["", ""], columns=2, marks=marks))) as picture:
             pixels = np.asarray(picture.convert("RGB")).astype(int)
-        rows, cols = np.nonzero((pixels[..., 0] > 200) & (pixels[..., 1:].max(axis=-1) < 60))
+        rows, cols = np.nonzero((pixels[..., 0] > 200) & (pixels[..., 1:].max(axis=-1) < 70))
         return pixels.shape, rows, cols
 
     assert len(red([])[1]) == 0

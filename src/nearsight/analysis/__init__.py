@@ -2,7 +2,7 @@
 
 from nearsight.analysis.heads import HeadProfile, head_profiles, positional_geometry
 from nearsight.analysis.locality import LayerSummary, layer_summaries, nonlocality_by_layer
-from nearsight.analysis.walk import attention_maps, inspectable, looking, mean_attention_maps, walk
+from nearsight.analysis.walk import attention_maps, inspectable, looking, walk
 
 __all__ = [
     "HeadProfile",
@@ -12,7 +12,6 @@ __all__ = [
     "inspectable",
     "layer_summaries",
     "looking",
-    "mean_attention_maps",
     "nonlocality_by_layer",
     "positional_geometry",
     "walk",

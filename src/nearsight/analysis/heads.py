@@ -14,7 +14,7 @@ from nearsight.analysis.locality import nonlocality_and_entropy
 from nearsight.analysis.views import GlobalView, Kind, LocalView, View
 from nearsight.analysis.walk import inspectable, looking, walk_batches
 from nearsight.functional import positional_weights
-from nearsight.geometry import Grid
+from nearsight.geometry import Grid, grid_offsets
 
 
 class PositionalGeometry(NamedTuple):
@@ -51,10 +51,8 @@ def positional_geometry(v_pos: Tensor, grid_size: Grid) -> PositionalGeometry:
 def _seen_from_the_middle(v_pos: Tensor, grid_size: Grid) -> tuple[Tensor, Tensor]:
     height, width = grid_size
     query = (height // 2) * width + width // 2
-    row = torch.arange(height, dtype=v_pos.dtype).repeat_interleave(width) - height // 2
-    col = torch.arange(width, dtype=v_pos.dtype).repeat(height) - width // 2
     weights = positional_weights(v_pos, grid_size)[:, query]
-    offset = torch.stack((row, col), dim=-1)
+    offset = grid_offsets(grid_size, dtype=v_pos.dtype)[query]
     center = weights @ offset
     variance = (weights @ offset.square().sum(dim=-1) - center.square().sum(dim=-1)).clamp_min(0)
     return center, (variance / 2).sqrt()

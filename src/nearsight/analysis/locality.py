@@ -49,7 +49,7 @@ def layer_summaries(model: nn.Module, images: Tensor, *, batch_size: int = 16) -
             gates = None if view.gate_value is None else _numbers(view.gate_value)
             labels[view.index] = (view.name, view.kind, gates)
             both = torch.stack(nonlocality_and_entropy(view, patch_map(view))).sum(dim=1)
-            totals[view.index] = totals[view.index] + both if view.index in totals else both
+            totals[view.index] = both + totals.get(view.index, 0)
     summaries = []
     for index, (name, kind, gates) in labels.items():
         far, spread = totals[index] / len(images)

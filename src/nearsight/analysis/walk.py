@@ -1,5 +1,5 @@
 """Walk through a model's attention layers, one view at a time, while its own forward pass moves the activations on;
-and their maps, of chosen layers for a batch, or averaged over a set of images.
+and their maps, of chosen layers for a batch.
 
 Each layer's queries and keys are computed again from the activations that reach it. Known models: ours (ViT family,
 ResNets, and detectors around either), timm's plain ViTs, and timm's ConViTs, which are rebuilt as ours with their
@@ -252,34 +252,13 @@ def attention_maps(
 
     Over a grid [B, n, N, N] between patches, prefix tokens left out and rows renormalised; over windows [B, I, J, n,
     k, k]. `part`: what the layer uses ("mixed"), or its content or positional half alone. All asked maps are held at
-    once: for many images use `mean_attention_maps`.
+    once: for many images go through `walk`.
     """
-    return {view.index: patch_map(view, part) for view in _chosen_views(model, images, blocks, len(images))}
-
-
-def mean_attention_maps(
-    model: nn.Module,
-    images: Tensor,
-    blocks: Sequence[int] | None = None,
-    *,
-    part: Part = "mixed",
-    batch_size: int = 8,
-) -> dict[int, Tensor]:
-    """As `attention_maps`, averaged over the images while they stream by: {layer: [n, N, N] or [I, J, n, k, k]}."""
-    totals: dict[int, Tensor] = {}
-    for view in _chosen_views(model, images, blocks, batch_size):
-        total = patch_map(view, part).sum(dim=0)
-        totals[view.index] = totals[view.index] + total if view.index in totals else total
-    return {index: total / len(images) for index, total in totals.items()}
-
-
-def _chosen_views(model: nn.Module, images: Tensor, blocks: Sequence[int] | None, batch_size: int) -> Iterator[View]:
     model = inspectable(model)
     depth = num_attention_layers(model)
     if wrong := [block for block in blocks or () if not -depth <= block < depth]:
         raise ValueError(f"there is no layer {wrong[0]}; this model has {depth}, counted from 0")
-    wanted = None if blocks is None else {block % depth for block in blocks}
+    wanted = range(depth) if blocks is None else {block % depth for block in blocks}
     with looking(model):
-        for view in walk_batches(model, images, batch_size):
-            if wanted is None or view.index in wanted:
-                yield view
+        views = walk_batches(model, images, len(images))
+        return {view.index: patch_map(view, part) for view in views if view.index in wanted}

@@ -29,6 +29,9 @@ USES: dict[str | None, tuple[str, ...]] = {
 }
 """Which options the table (None) and each figure use."""
 OF_ONE = ("3", "sasa-logits", "sasa-attention")
+TABLE_SUFFIXES = (".json", ".csv")
+_PICTURE_OF_FIGURE_3 = 20
+"""Which of the bundled pictures Figure 3 shows of a model by name, counted from 1."""
 
 
 def inspect(
@@ -75,6 +78,7 @@ def inspect(
         raise ValueError(f"--figure {figure} is of one model; give one source")
     if figure in ("3", "sasa-attention") and len(image or []) > 1:
         raise ValueError(f"--figure {figure} is of one picture; give one --image")
+    _check_out(figure, out)
     opened = [open_source(spec, pretrained=pretrained, weights=weights) for spec in sources]
     if figure is None:
         return _table(opened, out, image or [], images)
@@ -101,6 +105,15 @@ def _check_options(figure: str | None, given: dict[str, object]) -> None:
         raise ValueError(f"--images is at least 1, not {count}")
 
 
+def _check_out(figure: str | None, out: Path | None) -> None:
+    """Refuse a file that the figure or the table cannot be written to, before the work."""
+    from nearsight.analysis.figures.drawing import SUFFIXES
+
+    what, suffixes = ("a table", TABLE_SUFFIXES) if figure is None else ("a figure", SUFFIXES)
+    if out is not None and out.suffix.lower() not in suffixes:
+        raise ValueError(f"--out: {what} is written as {' or '.join(suffixes)}, not {out.name!r}")
+
+
 def _from_logs(figure: str, sources: list[Source], path: Path) -> list[Path]:
     from nearsight.analysis.figures import gates_figure, nonlocality_figure
     from nearsight.analysis.figures.training import read_curves
@@ -124,7 +137,7 @@ def _from_models(
     num_images: int | None,
 ) -> list[Path]:
     from nearsight.analysis import figures
-    from nearsight.analysis.pictures import batch_for
+    from nearsight.analysis.pictures import batch_for, sample_images
     from nearsight.explorer.sources import RunSource, untrained
 
     models = {source.name: source.load() for source in sources}
@@ -140,10 +153,10 @@ def _from_models(
             model, batch_for(model, _shown(sources, files, num_images, 8), size), path
         )
     if figure == "3" and not files and not isinstance(sources[0], RunSource):
-        return figures.figure3(model, None, path, query=query)  # its own choice of a bundled picture
+        return figures.figure3(model, sample_images(_PICTURE_OF_FIGURE_3)[-1], path, query=query)
     shown = _shown(sources, files, None, 4 if figure == "16" else 1)
     if figure == "3":
-        return figures.figure3(model, shown[0][1], path, query=query)
+        return figures.figure3(model, shown[0], path, query=query)
     if figure == "sasa-attention":
         return figures.window_attention_figure(model, shown[0], path, layers=layers, size=size)
     return figures.attention_figure(
@@ -207,18 +220,15 @@ def _drawn_table(name: str, rows: list[dict]) -> Table:
 
 
 def _write_rows(rows: list[dict], out: Path) -> None:
-    import csv
     import json
 
-    if out.suffix == ".json":
+    from nearsight.analysis.figures.drawing import write_csv
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if out.suffix.lower() == ".json":
         out.write_text(json.dumps(rows, indent=1) + "\n")
-    elif out.suffix == ".csv":
-        with out.open("w", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
     else:
-        raise ValueError(f"a table is written as .json or .csv, not {out.name!r}")
+        write_csv(out, rows)
 
 
 def _number(value: float | None) -> str:

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 
-from nearsight.analysis.figures.drawing import figure_style
+from nearsight.analysis.figures.drawing import box, figure_style
 from nearsight.reports.words import measure_words
 from nearsight.text import printable
 
@@ -108,8 +107,7 @@ def picture_grid(
         axes.imshow(picture, cmap="viridis", interpolation="nearest")
         axes.set_title("\n".join(_plain(line) for line in title.split("\n")), fontsize=7)
     for axes, mark in zip(panels, marks, strict=False):
-        corner = (mark.left - 0.5, mark.top - 0.5)  # pixels are drawn around their whole numbers
-        axes.add_patch(Rectangle(corner, mark.side, mark.side, fill=False, edgecolor="red", linewidth=1.6))
+        box(axes, mark.top, mark.left, mark.side, mark.side, linewidth=1.6)
     return png(figure)
 
 

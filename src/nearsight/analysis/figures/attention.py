@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from nearsight.analysis.figures.drawing import Sheet, draw_map, draw_picture, figure_style, gate_chip, numbers, save
-from nearsight.analysis.pictures import Picture, batch_for, fit_picture, model_size, sample_images
+from nearsight.analysis.pictures import Picture, batch_for, fit_picture, model_size
 from nearsight.analysis.views import GlobalView
 from nearsight.analysis.walk import inspectable, looking, num_attention_layers, walk_batches
 from nearsight.functional import convolutional_v_pos, positional_weights
 from nearsight.geometry import Grid, head_centers
-from nearsight.models import VisionTransformer, create_model
+from nearsight.models import VisionTransformer
 from nearsight.nn import SelfAttention
 
 # Inches: a map, the space between maps and before a group of them, a line of text, and its distance from the map.
@@ -25,24 +25,16 @@ WIDEST = 9  # heads that fit beside each other on a page
 
 @figure_style()
 def figure3(
-    model: nn.Module | None,
-    image: np.ndarray | None,
-    path: str | Path,
-    *,
-    query: tuple[int, int] | None = None,
+    model: nn.Module, image: tuple[str, np.ndarray], path: str | Path, *, query: tuple[int, int] | None = None
 ) -> list[Path]:
     """Figure 3: a fresh self-attention layer sees the picture, a convolutional initialisation sees positions alone.
 
-    Sizes (heads, width, patches) are those of `model`, one of our ViTs (convit_tiny when None); no trained weight
-    enters but its patch embedding. `image` uint8 [H, W, 3] (a bundled picture when None).
+    Sizes (heads, width, patches) are those of `model`, one of our ViTs; no trained weight enters but its patch
+    embedding. `image` is a name and uint8 [H, W, 3].
     """
-    if model is None:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            model = create_model("convit_tiny")
     if not isinstance(model, VisionTransformer):
         raise ValueError(f"Figure 3 needs one of nearsight's ViTs, not a {type(model).__name__}; try convit_tiny")
-    picture = _picture(image, model.img_size)
+    picture = fit_picture(*image, model.img_size)
     grid_size, num_heads = model.grid_size, model.num_heads
     query = _query(query, grid_size)
     place = query[0] * grid_size[1] + query[1]
@@ -53,7 +45,7 @@ def figure3(
     side = CELL * len(rows) + HEADING * (len(rows) - 1)
     sheet = Sheet(side + GAP + num_heads * (CELL + STEP), side + HEADING)
     sheet.text(0, HEADING - LIFT, "(a) picture and query")
-    draw_picture(sheet.panel(0, HEADING, side, side), picture.pixels, query, _patch(picture, grid_size))
+    draw_picture(sheet.panel(0, HEADING, side, side), picture.pixels, query, grid_size)
     for index, (label, maps) in enumerate(rows):
         top = HEADING + index * (CELL + HEADING)
         sheet.text(side + GAP, top - LIFT, label)
@@ -106,8 +98,7 @@ def attention_figure(
         for label, image in pictures:
             picture = fit_picture(label, image, model_size(model))
             rows, place, grid_size = _rows(model, picture.tensor(model), layers, query, first=2)
-            patch = _patch(picture, grid_size)
-            shown[name].append({"rows": rows, "query": place, "pixels": picture.pixels, "patch": patch})
+            shown[name].append({"rows": rows, "query": place, "pixels": picture.pixels, "grid_size": grid_size})
     heads = {name: max(len(row["maps"]) for part in parts for row in part["rows"]) for name, parts in shown.items()}
     if stacked is None:
         stacked = sum(heads.values()) > WIDEST
@@ -124,7 +115,7 @@ def attention_figure(
             band = number * len(models) + order if stacked else number
             top = HEADING + band * (tall + (HEADING if stacked else STEP))
             if order == 0 or stacked:
-                draw_picture(sheet.panel(0, top, side, side), part["pixels"], part["query"], part["patch"])
+                draw_picture(sheet.panel(0, top, side, side), part["pixels"], part["query"], part["grid_size"])
             if number == 0 or stacked:
                 sheet.text(left + GAP, top - LIFT, name)
             _draw_rows(sheet, part, left + GAP, top)
@@ -226,14 +217,3 @@ def _query(query: tuple[int, int] | None, grid_size: Grid) -> tuple[int, int]:
             "(row,col, counted from 0)"
         )
     return query
-
-
-def _picture(image: np.ndarray | None, size: tuple[int, int]) -> Picture:
-    if image is not None:
-        return fit_picture("picture", image, size)
-    name, pixels = sample_images(20)[-1]
-    return fit_picture(name, pixels, size)
-
-
-def _patch(picture: Picture, grid_size: Grid) -> tuple[float, float]:
-    return picture.pixels.shape[0] / grid_size[0], picture.pixels.shape[1] / grid_size[1]

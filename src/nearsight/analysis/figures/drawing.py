@@ -64,11 +64,16 @@ def save(
     written[1].write_text(json.dumps(data, indent=1, allow_nan=False) + "\n")
     if rows:
         written.append(path.with_suffix(".csv"))
-        with written[2].open("w", newline="") as file:
-            writer = csv.DictWriter(file, fieldnames=list(rows[0]))
-            writer.writeheader()
-            writer.writerows(rows)
+        write_csv(written[2], rows)
     return written
+
+
+def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """A table with the names of the first row as its heading."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def numbers(values: Any) -> Any:
@@ -111,16 +116,20 @@ def draw_map(axes: Axes, weights: np.ndarray, query: tuple[int, int], *, logarit
     box(axes, query[0], query[1])
 
 
-def draw_picture(axes: Axes, pixels: np.ndarray, query: tuple[int, int], patch: tuple[float, float]) -> None:
-    """The picture with its query patch (row, col) boxed; `patch` is the height and width of one in pixels."""
+def draw_picture(axes: Axes, pixels: np.ndarray, query: tuple[int, int], grid_size: tuple[int, int]) -> None:
+    """The picture with its query patch (row, col) boxed."""
     axes.imshow(pixels, interpolation="bilinear")
     bare(axes)
-    corner = (query[1] * patch[1] - 0.5, query[0] * patch[0] - 0.5)
-    axes.add_patch(Rectangle(corner, patch[1], patch[0], fill=False, edgecolor=RED, linewidth=1.4))
+    height, width = pixels.shape[0] / grid_size[0], pixels.shape[1] / grid_size[1]
+    box(axes, query[0] * height, query[1] * width, height, width, linewidth=1.4)
 
 
-def box(axes: Axes, row: float, col: float) -> None:
-    axes.add_patch(Rectangle((col - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=RED, linewidth=0.9))
+def box(
+    axes: Axes, top: float, left: float, height: float = 1.0, width: float = 1.0, *, linewidth: float = 0.9
+) -> None:
+    """A red frame around pixels, which are drawn around their whole numbers."""
+    corner = (left - 0.5, top - 0.5)
+    axes.add_patch(Rectangle(corner, width, height, fill=False, edgecolor=RED, linewidth=linewidth))
 
 
 def gate_chip(axes: Axes, gate_value: float) -> None:

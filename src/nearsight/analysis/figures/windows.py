@@ -1,6 +1,6 @@
 """SASA's local windows: the learned relative logits, and attention over a picture."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -67,7 +67,7 @@ def window_attention_figure(
     """
     if not all(0 <= share < 1 for share in point):
         raise ValueError(f"the point is given as shares (row, col) of the picture, from 0 to below 1, not {point}")
-    picture = fit_picture(image[0], image[1], size)
+    picture = fit_picture(*image, size)
     rows, seen = [], set()
     for view in _local_views(model, picture.tensor(model)):
         wanted = view.grid_size not in seen if layers is None else view.index + 1 in layers
@@ -81,8 +81,7 @@ def window_attention_figure(
     panels = figure.subplots(len(rows), columns + 1, squeeze=False)
     for line, (view, maps, query) in zip(panels, rows, strict=True):
         height, width = view.grid_size
-        patch = (picture.pixels.shape[0] / height, picture.pixels.shape[1] / width)
-        draw_picture(line[0], picture.pixels, query, patch)
+        draw_picture(line[0], picture.pixels, query, view.grid_size)
         line[0].set_ylabel(view.name.replace(", ", "\n"), fontsize=6.5)
         for axes, weights in zip(line[1:], maps, strict=False):
             axes.imshow(picture.pixels, extent=(-0.5, width - 0.5, height - 0.5, -0.5), alpha=0.25)
@@ -112,7 +111,7 @@ def _on_grid(view: LocalView, point: tuple[float, float]) -> tuple[np.ndarray, t
     return padded[:, before : before + height, before : before + width], (row, col)
 
 
-def _local_views(model: nn.Module, images: Tensor):
+def _local_views(model: nn.Module, images: Tensor) -> Iterator[LocalView]:
     model = inspectable(model)
     with looking(model):
         for view in walk(model, images):
