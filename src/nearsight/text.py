@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 LONGEST_PATH = 4096  # the `limit` with which `printable` shows paths whole
@@ -25,3 +26,9 @@ def value_words(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{name}={value_words(inner)}" for name, inner in value.items())
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def without_home(path: str | Path) -> str:
+    """``path`` with the home folder written as ``~``, for files that people share."""
+    text, home = str(path), str(Path.home())
+    return "~" + text[len(home) :] if home != "/" and (text == home or text.startswith(home + "/")) else text

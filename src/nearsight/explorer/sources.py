@@ -28,9 +28,9 @@ from nearsight.models import create_model
 from nearsight.randomness import INITIALISATION_STREAM, hash32
 from nearsight.runs.exits import DiskError
 from nearsight.runs.folder import RunFolder
-from nearsight.runs.identity import without_home
 from nearsight.runs.layout import BEST, CONFIG, DATA, MODEL
 from nearsight.tasks import task_kind
+from nearsight.text import without_home
 from nearsight.weights import from_timm, load_weights, read_weights
 
 

@@ -12,9 +12,8 @@ from nearsight.reports.page import Page, Picture, page_html, picture_file
 from nearsight.reports.words import measured, model_words, weights_words
 from nearsight.runs.atomic_files import disk_errors, replace
 from nearsight.runs.folder import RunFolder
-from nearsight.runs.identity import without_home
 from nearsight.runs.layout import DESCRIPTIONS, ENVIRONMENT, REPORT
-from nearsight.text import value_words
+from nearsight.text import value_words, without_home
 
 _CURVES = (
     "Loss on training batches (augmented, so that it may lie above the loss on val), the measure that selects the "

@@ -1,23 +1,17 @@
-"""Starting a run in a folder: a new one is recorded, an old one is continued only as the same experiment.
-
-The record of software and hardware has no secrets, no user names, no home folders.
-"""
+"""Starting a run in a folder: a new one is recorded, an old one is continued only as the same experiment."""
 
 from __future__ import annotations
 
 import os
-import platform
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from nearsight.recipes.files import freeze
 from nearsight.recipes.recipe import Recipe, differences
+from nearsight.runs.environment import describe_environment
 from nearsight.runs.exits import DiskError
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import CONFIG, DATA, DONE, ENVIRONMENT, LOCK, WHOLE_TRAIN
@@ -110,57 +104,3 @@ def check_same_experiment(old: Recipe, new: Recipe, *, override: bool) -> None:
 
 def _listed(changed: dict[str, tuple[Any, Any]]) -> str:
     return ", ".join(f"{name} was {old!r} and is now {new!r}" for name, (old, new) in changed.items())
-
-
-_PACKAGES = ("nearsight", "torch", "torchvision", "timm", "numpy", "pillow", "safetensors")
-
-
-def describe_environment(device: torch.device) -> dict[str, Any]:
-    """A JSON-ready record of the software and hardware of this process."""
-    record: dict[str, Any] = {
-        "python": platform.python_version(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "packages": {name: _version(name) for name in _PACKAGES},
-        "commit": _commit(),
-        "cpus": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "device": str(device),
-    }
-    if device.type == "cuda":
-        properties = torch.cuda.get_device_properties(device)
-        record["gpu"] = {
-            "name": properties.name,
-            "memory": properties.total_memory,
-            "capability": f"{properties.major}.{properties.minor}",
-            "cuda": torch.version.cuda,
-            "cudnn": torch.backends.cudnn.version(),
-        }
-    return record
-
-
-def without_home(path: str | Path) -> str:
-    """``path`` with the home folder written as ``~``, for files that people share."""
-    text, home = str(path), str(Path.home())
-    return "~" + text[len(home) :] if home != "/" and (text == home or text.startswith(home + "/")) else text
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def _commit() -> str | None:
-    """The commit of the checkout that this package runs from, ``+changes`` when it was edited; None when installed."""
-    here = Path(__file__).resolve().parent
-    try:
-        commit = _git(here, "rev-parse", "HEAD")
-        return commit + ("+changes" if _git(here, "status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    command = ["git", "-C", str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
