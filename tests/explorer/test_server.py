@@ -1,6 +1,7 @@
 """The server: what it answers, and what it refuses."""
 
 import asyncio
+import re
 import threading
 
 import numpy as np
@@ -212,7 +213,9 @@ def test_models_and_pictures_come_from_the_server_s_list(client, body, status):
 @pytest.mark.parametrize("place", [{"row": 1.0, "col": 0.0}, {"row": -0.1, "col": 0.0}, {"row": "nan", "col": 0}, {}])
 def test_queries_outside_the_picture(client, place):
     name = inspect(client).json()["id"]
-    assert client.get(f"/api/inspections/{name}/maps", params=place).status_code == 422
+    answer = client.get(f"/api/inspections/{name}/maps", params=place)
+    assert answer.status_code == 422
+    assert re.match(r"the request is not valid: query\.(row|col): .", answer.json()["error"])
     assert client.get("/api/inspections/unknown/maps", params={"row": 0, "col": 0}).status_code == 404
 
 

@@ -36,16 +36,8 @@ class LayerMaps:
     maps: dict[Part, np.ndarray]
 
     def describe(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "kind": self.kind,
-            "query_grid": self.query_grid,
-            "key_grid": self.key_grid,
-            "kernel_size": self.kernel_size,
-            "stride": self.stride,
-            "parts": list(self.maps),
-            "heads": self.heads,
-        }
+        described = {name: value for name, value in vars(self).items() if name != "maps"}
+        return {**described, "parts": list(self.maps)}
 
 
 @dataclass(frozen=True, eq=False)

@@ -65,8 +65,10 @@ def make_app(
         return JSONResponse({"error": error.detail}, status_code=error.status_code)
 
     @app.exception_handler(RequestValidationError)
-    async def answer_nonsense(request: Request, error: RequestValidationError) -> JSONResponse:
-        return JSONResponse({"error": "this request makes no sense to the server"}, status_code=422)
+    async def answer_invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        return JSONResponse({"error": f"the request is not valid: {field}: {first['msg']}"}, status_code=422)
 
     @app.get("/")
     def index() -> Response:

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class Store:
             {
                 "id": index,
                 "name": source.name,
-                "snapshots": [{"step": s.step, "label": s.label} for s in source.snapshots],
+                "snapshots": [asdict(snapshot) for snapshot in source.snapshots],
                 "selected": source.selected_step,
                 "num_classes": source.num_classes,
             }
