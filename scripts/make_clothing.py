@@ -15,13 +15,14 @@ import numpy as np
 from PIL import Image
 
 SPLITS = {"train": "train", "val": "validation", "test": "test"}
+SIZE = (64, 64)
 
 
-def encode(path: Path, size: int, quality: int) -> bytes:
+def encode(path: Path) -> bytes:
     out = io.BytesIO()
     with Image.open(path) as image:
-        small = image.convert("RGB").resize((size, size), Image.Resampling.LANCZOS)
-    small.save(out, "WEBP", quality=quality, method=6)
+        small = image.convert("RGB").resize(SIZE, Image.Resampling.LANCZOS)
+    small.save(out, "WEBP", quality=80, method=6)
     return out.getvalue()
 
 
@@ -29,8 +30,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--size", type=int, default=64)
-    parser.add_argument("--quality", type=int, default=80)
     chosen = parser.parse_args()
     classes = sorted(path.name for path in (chosen.folder / "train").iterdir())
     arrays: dict[str, np.ndarray] = {"classes": np.array(classes)}
@@ -38,7 +37,7 @@ def main() -> None:
         names = sorted(
             p.relative_to(chosen.folder / folder).as_posix() for p in (chosen.folder / folder).rglob("*.jpg")
         )
-        encoded = [encode(chosen.folder / folder / name, chosen.size, chosen.quality) for name in names]
+        encoded = [encode(chosen.folder / folder / name) for name in names]
         arrays[f"{split}_images"] = np.frombuffer(b"".join(encoded), dtype=np.uint8)
         arrays[f"{split}_ends"] = np.cumsum([len(data) for data in encoded]).astype(np.int32)
         arrays[f"{split}_labels"] = np.array([classes.index(name.split("/")[0]) for name in names], dtype=np.uint8)
