@@ -125,6 +125,7 @@ def test_evaluation_counts_every_image_once(folder):
         ({"model": "convit_mini"}, "no model is named 'convit_mini'"),
         ({"model_options": {"widht": 3}}, "widht"),
         ({"first_classes": 9}, "number of classes must be in 1..3"),
+        ({"first_classes": 1}, "at least two classes; keep more with --first-classes"),
     ],
 )
 def test_mistakes_are_found_before_any_work(folder, tmp_path, changes, words):
