@@ -151,6 +151,8 @@ def all_kinds() -> list[TaskKind]:
 
 def task_of_data(source: str) -> TaskKind:
     """The kind of task that a data source is for. Classification, the first, takes what no other recognises."""
+    if not source:  # as for --help: nothing is loaded to look at data
+        return task_kind(task_names()[0])
     kinds = all_kinds()
     return next((kind for kind in reversed(kinds) if kind.recognises(source)), kinds[0])
 

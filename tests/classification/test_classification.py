@@ -25,7 +25,7 @@ from nearsight.classification.task import ClassificationTask, validation_warning
 from nearsight.classification.use import Classifier, evaluate
 from nearsight.datasets.labelled import subset
 from nearsight.datasets.sources import open_data
-from nearsight.engine.distributed import shard
+from nearsight.engine.sharding import shard
 from nearsight.engine.task import ProcessContext
 from nearsight.engine.training import train
 from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD

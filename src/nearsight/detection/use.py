@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 from nearsight.detection import MIN_SCORE, EvalOptions, PredictOptions
+from nearsight.detection.anchors import DetectorOutputs
 from nearsight.detection.coco_metrics import Found
 from nearsight.detection.data import open_splits, pad_images
 from nearsight.detection.dataset import DetectionSet
 from nearsight.detection.model import build_detector
-from nearsight.detection.outputs import DetectorOutputs, postprocess
+from nearsight.detection.outputs import postprocess
 from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.report import draw_boxes
 from nearsight.detection.sources import open_parts
