@@ -11,6 +11,7 @@ from nearsight.cli.compare import compare
 from nearsight.cli.demo import demo
 from nearsight.cli.explore import explore
 from nearsight.cli.inspect import inspect
+from nearsight.cli.reproduce import reproduce
 from nearsight.cli.options import Raw
 
 RAW: dict[str, Any] = {"help_flags": [], "version_flags": [], "end_of_options_delimiter": ""}
@@ -27,7 +28,7 @@ app.command(training.train, **RAW)
 app.command(training.resume, **RAW)
 app.command(using.evaluate, name="eval", **RAW)
 app.command(using.predict, **RAW)
-for _verb in (compare, inspect, explore, listing.recipes, listing.models, demo):
+for _verb in (compare, inspect, explore, listing.recipes, listing.models, reproduce, demo):
     app.command(_verb)
 _bench = App(name="bench", help="Measure layers or models against their peers, side by side.")
 _bench.command(bench.layers)
