@@ -1,8 +1,10 @@
 """Experiment files: what they become, and what is refused in them."""
 
 import pytest
+import torch
 from tiny_experiment import EXPERIMENT, write_experiment
 
+from nearsight.classification.model import build_classifier
 from nearsight.reproduce.experiment import experiment_names, load_experiment
 
 
@@ -75,3 +77,32 @@ def test_a_fault_is_refused_by_name(tmp_path, change, words):
 def test_an_unknown_experiment_is_refused_by_name():
     with pytest.raises(ValueError, match="there is no experiment 'tabel2'; there are"):
         load_experiment("tabel2")
+
+
+@pytest.mark.parametrize("name", experiment_names())
+def test_every_model_can_be_built(name):
+    experiment = load_experiment(name)
+    for scale in experiment.scales:
+        for run in {run.row.name: run for run in experiment.runs(scale)}.values():
+            with torch.device("meta"):
+                model = build_classifier(run.recipe(), 100)
+            assert model.num_classes == 100
+
+
+def test_a_row_of_another_follows_it():
+    ablation, base = load_experiment("gate_ablations").runs("cpu"), load_experiment("sample_efficiency")
+    recipes = {run.row.name: run.recipe() for run in ablation}
+    convit = base.run("cpu", "convit-f10-s0").recipe()
+    options = {**convit.model_options, "conv_init": False}
+    assert recipes["random_start"].with_changes(seed=0) == convit.with_changes(model_options=options)
+
+
+def test_runs_in_which_nothing_is_changed_are_not_repeated():
+    runs = {run.row.name: run for run in load_experiment("locality_strength").runs("cpu")}
+    assert {name: run.experiment.name for name, run in runs.items() if not name.startswith(("gated", "alpha"))} == {
+        "deit": "sample_efficiency",
+        "convit": "sample_efficiency",
+    }
+    assert runs["alpha_2"].experiment.name == "locality_strength"
+    taught = load_experiment("distillation").run("cpu", "convit_taught-f100-s0")
+    assert taught.teacher.experiment.name == "sample_efficiency"

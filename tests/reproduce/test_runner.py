@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from tiny_experiment import EXPERIMENT, write_experiment
 
 from nearsight.reproduce.evidence import pack, read_result, read_results, result_path, run_path, unpack
@@ -20,7 +21,7 @@ from nearsight.runs.exits import PREEMPTED
 from nearsight.runs.folder import RunFolder
 
 ONE = EXPERIMENT.replace("seeds: [0, 1], fractions: [0.5, 1.0]", "seeds: [0], fractions: [0.5], rows: [convit]")
-LEARNED = ("hash", "settings", "samples", "parameters", "data", "test", "val", "curve")
+LEARNED = ("hash", "settings", "samples", "parameters", "data", "test", "val", "start", "curve")
 """Keys of a result that the machine and the hour do not change."""
 
 
@@ -50,6 +51,8 @@ def test_a_result_says_which_pictures_were_right(tmp_path, where):
     assert curve["step"] == [5, 10, 15, 20]
     assert [len(layers) for layers in curve["nonlocality"]] == [3] * 4
     assert [len(gates[0]) for gates in curve["gates"]] == [9] * 4
+    (gates,) = result.record["start"]["gates"]
+    assert gates == pytest.approx([torch.tensor(1.0).sigmoid().item()] * 9, abs=1e-5)
 
 
 def test_training_never_opens_the_test_pictures(tmp_path, where, monkeypatch):

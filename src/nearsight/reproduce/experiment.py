@@ -2,13 +2,16 @@
 
     sample_efficiency.yaml → load_experiment("sample_efficiency").runs("cpu") → convit-f10-s0, …
 
-`rows` are compared with one another; `settings` are fields of a recipe. An experiment that is `like` another has its
-recipe, settings and rows, and may change them; with `rates` it has, of each row named there, one for each learning
-rate. A scale that names a `recipe` of its own starts from that alone; the others change the experiment's settings.
+`rows` are compared with one another; `settings` are fields of a recipe. A row `of` another one changes that one's
+settings; arguments of models are merged one by one. An experiment that is `like` another has its recipe, settings and
+rows, and may change them: runs in which nothing is changed are the other's, and are not repeated. With `rates` it has,
+of each row named there, one for each learning rate. A scale that names a `recipe` of its own starts from that alone;
+the others change the experiment's settings.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
@@ -40,6 +43,8 @@ class Row:
     """The row whose run of the same seed and fraction teaches this one."""
     base: str = ""
     """The row of which this one has another learning rate."""
+    home: Experiment | None = None
+    """The experiment that it was taken from."""
 
 
 @dataclass(frozen=True)
@@ -82,13 +87,22 @@ class PlannedRun:
     def teacher(self) -> PlannedRun | None:
         if not self.row.teacher:
             return None
-        return PlannedRun(self.experiment, self.scale, self.experiment.rows[self.row.teacher], self.fraction, self.seed)
+        row = self.experiment.rows[self.row.teacher]
+        return PlannedRun(self.experiment, self.scale, row, self.fraction, self.seed).at_home()
+
+    def at_home(self) -> PlannedRun:
+        """The same run in the experiment that its row was taken from, where that has it."""
+        home = self.row.home
+        if home is None or self.scale.name not in home.scales:
+            return self
+        equal = (run for run in home.runs(self.scale.name) if run.name == self.name and run.hash() == self.hash())
+        return next(equal, self)
 
     def changes(self) -> dict[str, Any]:
         """What the run sets of its recipe, but for its data and its length. Its teacher is named by its row."""
         scale = self.scale
-        shared = {} if scale.alone else {**self.experiment.settings, **self.row.settings}
-        own = {**shared, **scale.settings, **scale.row_settings.get(self.row.name, {})}
+        shared = () if scale.alone else (self.experiment.settings, self.row.settings)
+        own = _merged(*shared, scale.settings, scale.row_settings.get(self.row.name, {}))
         taught = {"teacher": self.row.teacher} if self.row.teacher else {}
         return {**own, **taught, **_WHAT_RUNS_HAVE, "fraction": self.fraction, "seed": self.seed}
 
@@ -144,7 +158,7 @@ class Experiment:
         """In the order in which they run: every row and fraction of a seed before the next seed."""
         at = self.scale(scale)
         return [
-            PlannedRun(self, at, self.rows[row], fraction, seed)
+            PlannedRun(self, at, self.rows[row], fraction, seed).at_home()
             for seed in at.seeds
             for fraction in at.fractions
             for row in at.rows
@@ -176,9 +190,9 @@ def load_experiment(name: str) -> Experiment:
     like = load_experiment(str(told["like"])) if "like" in told else None
     recipe = str(told.get("recipe", like.recipe if like else "small"))
     settings = {**(like.settings if like else {}), **_settings(told.get("settings", {}), f"{path}: settings")}
-    rows = dict(like.rows) if like else {}
+    rows = {name: dataclasses.replace(row, home=row.home or like) for name, row in like.rows.items()} if like else {}
     for row, value in as_mapping(told.get("rows", {}), f"{path}: rows").items():
-        rows[row] = _row(row, value, f"{path}: row {row}")
+        rows[row] = _row(row, value, rows, f"{path}: row {row}")
     if "rates" in told:
         rows = dict(_rows_of_rates(rows, as_mapping(told["rates"], f"{path}: rates"), f"{path}: rates"))
     for own in rows.values():
@@ -205,10 +219,22 @@ def load_experiment(name: str) -> Experiment:
     return experiment
 
 
-def _row(name: str, value: Any, where: str) -> Row:
+def _row(name: str, value: Any, before: Mapping[str, Row], where: str) -> Row:
     told = as_mapping(value, where)
-    check_keys(told, where, needed=("title",), others=("settings", "teacher"))
-    return Row(name, str(told["title"]), _settings(told.get("settings", {}), where), str(told.get("teacher", "")))
+    check_keys(told, where, needed=("title",), others=("of", "settings", "teacher"))
+    of, settings = str(told.get("of", "")), _settings(told.get("settings", {}), where)
+    if of and of not in before:
+        raise ValueError(f"{where}: there is no row {of!r} before it")
+    settings = _merged(before[of].settings, settings) if of else settings
+    return Row(name, str(told["title"]), settings, str(told.get("teacher", "")))
+
+
+def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of which later ones win, among the arguments of models each for itself."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        merged.update({**layer, "model_options": {**merged.get("model_options", {}), **layer.get("model_options", {})}})
+    return merged
 
 
 def _rows_of_rates(rows: Mapping[str, Row], rates: dict[str, Any], where: str) -> Iterator[tuple[str, Row]]:

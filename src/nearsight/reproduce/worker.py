@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nearsight.bench.measure import environment
 from nearsight.classification.data import open_splits
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.classification.task import ClassificationTask
@@ -25,6 +26,7 @@ from nearsight.engine.data import check_batch
 from nearsight.engine.device import pick_device, pick_precision
 from nearsight.engine.task import ProcessContext
 from nearsight.engine.training import train
+from nearsight.randomness import INITIALISATION_STREAM, hash32
 from nearsight.reproduce.evidence import pack, read_result, result_path, run_path, write_result
 from nearsight.reproduce.experiment import PlannedRun, load_experiment
 from nearsight.runs.exits import die_with_parent, reported
@@ -102,16 +104,30 @@ def describe_run(run: PlannedRun, folder: RunFolder) -> dict[str, Any]:
         },
         "test": test,
         "val": {"pictures": len(splits["val"]), "accuracy": round(evaluations[-1]["val_top1"], 4)},
+        "start": at_start(task),
         "curve": {
-            name: [record[name] for record in evaluations]
+            name: [_rounded(record[name]) for record in evaluations]
             for name in ("step", "val_top1", "val_loss", "nonlocality", "gates")
             if name in evaluations[-1]
         },
+        "hardware": environment(pick_device(recipe.device))["hardware"],
         "environment": folder.read_json(ENVIRONMENT),
         "images_per_second": statistics.median(speeds),
         "seconds": done["seconds"],
         "date": f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC",
     }
+
+
+def at_start(task: ClassificationTask) -> dict[str, Any]:
+    """What evaluations observe, of the weights that the run started with."""
+    torch.manual_seed(hash32(task.recipe.seed, INITIALISATION_STREAM))
+    place = pick_device(task.recipe.device)
+    model = task.build_model().eval().to(place)
+    return dict(task.observe(model, ProcessContext(place, precision=pick_precision(task.recipe.precision, place))))
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, 4) if isinstance(value, float) else value
 
 
 @torch.no_grad()
