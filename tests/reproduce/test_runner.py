@@ -145,7 +145,7 @@ def undisturbed(tmp_path_factory) -> dict:
     """The result of a run that nothing stopped, with as many threads as the others."""
     folder = tmp_path_factory.mktemp("undisturbed")
     path, where = write_experiment(folder, LONGER), Where(folder / "runs", folder / "results")
-    assert start_runner(path, where).wait(timeout=60) == 0
+    assert start_runner(path, where).wait(timeout=120) == 0
     return read_result(where.results, load_experiment(str(path)).runs("smoke")[0]).record
 
 
@@ -156,11 +156,11 @@ def test_a_stopped_runner_goes_on_to_the_same_result(tmp_path, where, number, un
     runner = start_runner(path, where)
     wait_for_checkpoint(run_path(where.runs, run))
     os.kill(runner.pid, number)
-    runner.communicate(timeout=60)
+    runner.communicate(timeout=120)
     assert runner.returncode == (PREEMPTED if number == signal.SIGTERM else -number)
     assert read_result(where.results, run) is None, "it ended before it was stopped"
     finished = start_runner(path, where)
-    assert "0 runs left" in finished.communicate(timeout=60)[0]
+    assert "0 runs left" in finished.communicate(timeout=120)[0]
     assert finished.returncode == 0
     assert "resumed after step" in run_path(where.runs, run).with_name("convit-f50-s0.log").read_text()
     assert learned(read_result(where.results, run).record) == learned(undisturbed)

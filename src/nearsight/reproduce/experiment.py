@@ -3,10 +3,10 @@
     sample_efficiency.yaml → load_experiment("sample_efficiency").runs("cpu") → convit-f10-s0, …
 
 `rows` are compared with one another; `settings` are fields of a recipe. A row `of` another one changes that one's
-settings; arguments of models are merged one by one. An experiment that is `like` another has its recipe, settings and
-rows, and may change them: runs in which nothing is changed are the other's, and are not repeated. With `rates` it has,
-of each row named there, one for each learning rate. A scale that names a `recipe` of its own starts from that alone;
-the others change the experiment's settings.
+settings; arguments of models are merged one by one. An experiment that is `like` another has its recipe, settings, rows
+and, at the scales that it names, all but `rows` and `fractions`; it may change them. Runs in which nothing is changed
+are the other's, and are not repeated. With `rates` it has, of each row named there, one for each learning rate. A scale
+that names a `recipe` of its own starts from that alone; the others change the experiment's settings.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,12 @@ class Row:
     name: str
     title: str
     settings: Mapping[str, Any]
+    reported: str = ""
+    """What the paper has in its place, for the page."""
     teacher: str = ""
     """The row whose run of the same seed and fraction teaches this one."""
     base: str = ""
-    """The row of which this one has another learning rate."""
+    """The row of which this one is a variant."""
     home: Experiment | None = None
     """The experiment that it was taken from."""
 
@@ -52,6 +55,8 @@ class Scale:
     """How an experiment is run at one scale. Every run of it sees the same number of samples."""
 
     name: str
+    reduction: str
+    """What is smaller than in the paper."""
     data: str
     samples: int
     evaluations: int
@@ -148,6 +153,8 @@ class Experiment:
     settings: Mapping[str, Any]
     rows: Mapping[str, Row]
     scales: Mapping[str, Scale]
+    told_scales: Mapping[str, Mapping[str, Any]]
+    """As the file has them, for experiments that are like this one."""
 
     def scale(self, name: str) -> Scale:
         if name not in self.scales:
@@ -181,9 +188,19 @@ def all_experiments() -> Iterator[Experiment]:
 
 def load_experiment(name: str) -> Experiment:
     """The experiment of this name, or that of a YAML file."""
-    path = Path(name) if name.endswith(".yaml") else FOLDER / f"{name}.yaml"
-    if not path.is_file():
+    if name.endswith(".yaml"):
+        return _read(Path(name))
+    if name not in experiment_names():
         raise ValueError(f"there is no experiment {name!r}; there are {', '.join(experiment_names())}")
+    return _own(name)
+
+
+@cache
+def _own(name: str) -> Experiment:
+    return _read(FOLDER / f"{name}.yaml")
+
+
+def _read(path: Path) -> Experiment:
     told = read_mapping(path)
     others = ("like", "recipe", "settings", "rows", "rates", "reads_test")
     check_keys(told, str(path), needed=("question", "source", "scales"), others=others)
@@ -198,10 +215,12 @@ def load_experiment(name: str) -> Experiment:
     for own in rows.values():
         if own.teacher and (own.teacher not in rows or rows[own.teacher].teacher):
             raise ValueError(f"{path}: row {own.name}: its teacher {own.teacher!r} is no row without a teacher")
-    scales = {
-        scale: _scale(scale, value, recipe, rows, f"{path}: scale {scale}")
-        for scale, value in as_mapping(told["scales"], str(path)).items()
-    }
+    told_scales = {}
+    for scale, value in as_mapping(told["scales"], str(path)).items():
+        taken = like.told_scales.get(scale, {}) if like else {}
+        kept = {key: one for key, one in taken.items() if key not in ("rows", "fractions")}
+        told_scales[scale] = {**kept, **as_mapping(value, f"{path}: scale {scale}")}
+    scales = {name: _scale(name, value, recipe, rows, f"{path}: scale {name}") for name, value in told_scales.items()}
     experiment = Experiment(
         name=path.stem,
         source_file=path,
@@ -212,6 +231,7 @@ def load_experiment(name: str) -> Experiment:
         settings=settings,
         rows=rows,
         scales=scales,
+        told_scales=told_scales,
     )
     for scale in scales:
         for run in experiment.runs(scale):
@@ -221,12 +241,13 @@ def load_experiment(name: str) -> Experiment:
 
 def _row(name: str, value: Any, before: Mapping[str, Row], where: str) -> Row:
     told = as_mapping(value, where)
-    check_keys(told, where, needed=("title",), others=("of", "settings", "teacher"))
+    check_keys(told, where, needed=("title",), others=("of", "settings", "reported", "teacher"))
     of, settings = str(told.get("of", "")), _settings(told.get("settings", {}), where)
     if of and of not in before:
         raise ValueError(f"{where}: there is no row {of!r} before it")
     settings = _merged(before[of].settings, settings) if of else settings
-    return Row(name, str(told["title"]), settings, str(told.get("teacher", "")))
+    reported, teacher = str(told.get("reported", "")), str(told.get("teacher", ""))
+    return Row(name, str(told["title"]), settings, reported, teacher, base=of)
 
 
 def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
@@ -244,7 +265,7 @@ def _rows_of_rates(rows: Mapping[str, Row], rates: dict[str, Any], where: str) -
         row = rows[name]
         for rate in as_list(wanted, f"{where}: {name}", float):
             one = f"{name}-{rate:g}"
-            yield one, Row(one, f"{row.title}, {rate:g}", {**row.settings, "lr": rate}, row.teacher, name)
+            yield one, Row(one, f"{row.title}, {rate:g}", {**row.settings, "lr": rate}, teacher=row.teacher, base=name)
 
 
 def _settings(value: Any, where: str) -> dict[str, Any]:
@@ -257,7 +278,8 @@ def _settings(value: Any, where: str) -> dict[str, Any]:
 
 def _scale(name: str, value: Any, recipe: str, rows: Mapping[str, Row], where: str) -> Scale:
     told = as_mapping(value, where)
-    others = ("evaluations", "warmup", "rows", "fractions", "recipe", "settings", "row_settings", "images_per_second")
+    length, models = ("evaluations", "warmup"), ("recipe", "settings", "row_settings")
+    others = ("reduction", *length, "rows", "fractions", *models, "images_per_second")
     check_keys(told, where, needed=("data", "samples", "seeds"), others=others)
     if name not in SCALES:
         raise ValueError(f"{where}: the scales are {', '.join(SCALES)}")
@@ -268,13 +290,14 @@ def _scale(name: str, value: Any, recipe: str, rows: Mapping[str, Row], where: s
     speeds = as_mapping(told.get("images_per_second", {}), where)
     bases = {row.base for row in rows.values()}
     for row in (*chosen, *row_settings, *speeds):
-        if row not in rows and (row not in bases or row not in speeds):
+        if row not in rows and row not in bases:
             raise ValueError(f"{where}: there is no row {row!r}; there are {', '.join(rows)}")
     samples = told["samples"]
     if not isinstance(samples, int) or samples < 1:
         raise ValueError(f"{where}: samples must be a whole number above 0, got {samples!r}")
     return Scale(
         name=name,
+        reduction=str(told.get("reduction", "")),
         data=str(told["data"]),
         samples=samples,
         evaluations=int(told.get("evaluations", 10)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -31,11 +31,19 @@ class Plan:
         return None if None in known else sum(one for one in known if one) / jobs
 
 
-def make_plan(experiment: Experiment, scale: str, results: Path) -> Plan:
+def make_plan(experiment: Experiment, scale: str, results: Path, rows: Collection[str] = ()) -> Plan:
+    """Of all rows, or of these."""
+    for chosen in rows:
+        if chosen not in experiment.scale(scale).rows:
+            raise ValueError(
+                f"{experiment.name} has no row {chosen!r} at scale {scale}; it has {', '.join(experiment.rows)}"
+            )
     done: list[PlannedRun] = []
     left: list[PlannedRun] = []
     measured: dict[str, list[float]] = {}
     for run in experiment.runs(scale):
+        if rows and run.row.name not in rows:
+            continue
         result = read_result(results, run)
         (left if result is None else done).append(run)
         if result is not None:

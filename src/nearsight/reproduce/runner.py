@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,10 +46,18 @@ class Runner:
     """The runs of an experiment that are left, those that are going, and how others ended."""
 
     def __init__(
-        self, experiment: Experiment, scale: str, where: Where, *, jobs: int, tell: Callable[[str], None] = print
+        self,
+        experiment: Experiment,
+        scale: str,
+        where: Where,
+        *,
+        jobs: int,
+        rows: Collection[str] = (),
+        tell: Callable[[str], None] = print,
     ) -> None:
         self.experiment, self.scale, self.where, self.jobs, self.tell = experiment, scale, where, jobs, tell
-        self.waiting = list(make_plan(experiment, scale, where.results).left)
+        self.plan = make_plan(experiment, scale, where.results, rows)
+        self.waiting = list(self.plan.left)
         self.running: list[_Started] = []
         self.failed: list[PlannedRun] = []
         self.elsewhere: list[PlannedRun] = []

@@ -84,8 +84,11 @@ def describe_run(run: PlannedRun, folder: RunFolder) -> dict[str, Any]:
     splits = open_splits(recipe.with_changes(fraction=1.0)).named
     test = None
     if run.experiment.reads_test:
-        correct = correct_pictures(task, folder)
-        test = {"pictures": len(correct), "accuracy": round(100 * float(correct.mean()), 4), "correct": pack(correct)}
+        # ImageNet has no test split: figures are of its val split, which selects nothing here.
+        split = "test" if task.has_split("test") else "val"
+        correct = correct_pictures(task, split, folder)
+        accuracy = round(100 * float(correct.mean()), 4)
+        test = {"split": split, "pictures": len(correct), "accuracy": accuracy, "correct": pack(correct)}
     return {
         "experiment": run.experiment.name,
         "scale": run.scale.name,
@@ -131,14 +134,14 @@ def _rounded(value: Any) -> Any:
 
 
 @torch.no_grad()
-def correct_pictures(task: ClassificationTask, folder: RunFolder) -> np.ndarray:
-    """[pictures] True for each test picture that the run's weights name rightly, in the order of the split."""
+def correct_pictures(task: ClassificationTask, split: str, folder: RunFolder) -> np.ndarray:
+    """[pictures] True for each picture that the run's weights name rightly, in the order of the split."""
     place = pick_device(task.recipe.device)
     precision = pick_precision(task.recipe.precision, place)
     model = trained_model(task.build_model(), folder, place)
-    correct = np.zeros(len(task.data.split("test")), dtype=bool)
-    labels = torch.from_numpy(task.data.split("test").labels).to(place)
-    for batch in task.data.eval_batches("test", ProcessContext(place, precision=precision)):
+    correct = np.zeros(len(task.data.split(split)), dtype=bool)
+    labels = torch.from_numpy(task.data.split(split).labels).to(place)
+    for batch in task.data.eval_batches(split, ProcessContext(place, precision=precision)):
         with torch.autocast(place.type, precision, enabled=precision != torch.float32):
             chosen = model(batch.images).argmax(dim=1)
         correct[batch.indices.cpu().numpy()] = (chosen == labels[batch.indices]).cpu().numpy()
