@@ -45,6 +45,7 @@ def test_a_result_says_which_pictures_were_right(tmp_path, where):
     carry_out(run, where.runs, where.results)
     result = read_result(where.results, run)
     assert result is not None
+    assert result.record["test"]["split"] == "test"
     assert len(result.correct) == 8
     assert result.accuracy == pytest.approx(100 * result.correct.mean())
     curve = result.record["curve"]
@@ -72,6 +73,17 @@ def test_a_search_has_no_test_accuracy(tmp_path, where):
     result = read_result(where.results, run)
     assert result.record["test"] is None
     assert result.accuracy == result.record["val"]["accuracy"]
+
+
+def test_data_without_a_test_split_is_measured_on_val(tmp_path, where):
+    path = write_experiment(tmp_path, ONE)
+    with np.load(tmp_path / "pictures.npz") as arrays:
+        np.savez(tmp_path / "pictures.npz", **{name: arrays[name] for name in arrays if not name.startswith("test")})
+    run = load_experiment(str(path)).runs("smoke")[0]
+    carry_out(run, where.runs, where.results)
+    record = read_result(where.results, run).record
+    assert record["test"]["split"] == "val"
+    assert record["test"]["accuracy"] == pytest.approx(record["val"]["accuracy"])
 
 
 def test_a_result_is_never_made_twice(tmp_path, where):

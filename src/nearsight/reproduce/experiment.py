@@ -98,10 +98,12 @@ class PlannedRun:
     def at_home(self) -> PlannedRun:
         """The same run in the experiment that its row was taken from, where that has it."""
         home = self.row.home
-        if home is None or self.scale.name not in home.scales:
+        at = home.scales.get(self.scale.name) if home else None
+        if home is None or at is None or self.row.name not in at.rows:
             return self
-        equal = (run for run in home.runs(self.scale.name) if run.name == self.name and run.hash() == self.hash())
-        return next(equal, self)
+        there = PlannedRun(home, at, home.rows[self.row.name], self.fraction, self.seed)
+        is_one = self.fraction in at.fractions and self.seed in at.seeds and there.hash() == self.hash()
+        return there if is_one else self
 
     def changes(self) -> dict[str, Any]:
         """What the run sets of its recipe, but for its data and its length. Its teacher is named by its row."""

@@ -199,7 +199,8 @@ def _experiment_lines(experiment: Experiment, report: Report) -> Iterator[str]:
     for scale in _MEASURED:
         if scale in experiment.scales:
             yield ""
-            yield from wrap(_scale_line(experiment, scale, report), _WIDTH, break_long_words=False)
+            yield from wrap(_scale_line(experiment, scale, report), _WIDTH)
+            yield f"`nearsight reproduce {experiment.name} --scale {scale}`"
             if (evidence := report.judge.evidence(experiment, scale)).results:
                 yield ""
                 yield from _table_lines(experiment, scale, evidence)
@@ -211,8 +212,7 @@ def _scale_line(experiment: Experiment, scale: str, report: Report) -> str:
     left = f", {duration(plan.total(plan.left, 1))} for the rest, one at a time" if plan.left else ""
     return (
         f"**{scale}**{f' ({at.reduction})' if at.reduction else ''}: {at.data}, {at.samples:,} samples a run. "
-        f"{len(plan.done)} of {len(plan.done) + len(plan.left)} runs have a result{left}: "
-        f"`nearsight reproduce {experiment.name} --scale {scale}`"
+        f"{len(plan.done)} of {len(plan.done) + len(plan.left)} runs have a result{left}:"
     )
 
 
@@ -230,7 +230,8 @@ def _table_lines(experiment: Experiment, scale: str, evidence: Evidence) -> Iter
             title = f"{experiment.rows[row].title} `{row}`"
             yield f"| {' | '.join((title, experiment.rows[row].reported or '–', parameters, *cells, f'{speed:.0f}'))} |"
     yield ""
-    yield from wrap(_conditions(scale, results, experiment.name), _WIDTH, break_long_words=False)
+    yield from wrap(_conditions(scale, results), _WIDTH)
+    yield f"`nearsight reproduce {experiment.name} --scale {scale} --rows {results[0].run.row.name}`"
     yield ""
     yield f"![Curves of {experiment.name}](figures/{_figure_name(experiment, scale)})"
 
@@ -243,7 +244,7 @@ def _cell(evidence: Evidence, row: str, fraction: float) -> str:
     return f"{sum(own) / len(own):.1f}, n = {len(own)}" if own else "–"
 
 
-def _conditions(scale: str, results: Sequence[Result], experiment: str) -> str:
+def _conditions(scale: str, results: Sequence[Result]) -> str:
     """One paragraph: what the accuracies are of, on which hardware, and how to run a row again."""
     record = results[0].record
     split = record["test"]["split"] if record["test"] else "val"
@@ -254,6 +255,5 @@ def _conditions(scale: str, results: Sequence[Result], experiment: str) -> str:
     return (
         f"*Measured*: {split} top-1 in per cent with 95 % intervals, last weights, {pictures:,} {split} pictures of "
         f"{record['data']['source']}; {hardware}, torch {versions}, {dates[0][:10]} to {dates[-1][:10]}. Files: "
-        f"`{RESULTS}/{scale}`. Once its files there are moved away, a row is run again by "
-        f"`nearsight reproduce {experiment} --scale {scale} --rows {results[0].run.row.name}`."
+        f"`{RESULTS}/{scale}`. Once its files there are moved away, a row is run again by"
     )

@@ -14,8 +14,10 @@ worst condition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -191,7 +193,7 @@ def judge_costs(costs: Costs) -> Verdict:
     """Confirmed when every printed figure is as near as the claim says."""
     found = []
     for row, told in costs.rows.items():
-        ours = _cost(str(told.get("model", row)), told.get("options", {}))
+        ours = _cost(str(told.get("model", row)), json.dumps(told.get("options", {})))
         for name in ("parameters", "flops", "multiply_adds"):
             if name in told:
                 printed, digit = read_printed(str(told[name]))
@@ -219,14 +221,15 @@ def shown(value: float, printed: str) -> str:
     return f"{value / _UNITS[printed[-1]]:.{decimals}f}{printed[-1]}"
 
 
-def _cost(model: str, options: Mapping[str, Any]) -> dict[str, float]:
-    """Of a model by name; with options it is counted anew."""
+@cache
+def _cost(model: str, options: str) -> dict[str, float]:
+    """Of a model by name; with options, a JSON object, it is counted anew."""
     told: dict[str, Any]
-    if not options:
+    if options == "{}":
         told = known_costs()[model]
     else:
         with torch.device("meta"):
-            network: Any = create_model(model, **options)
+            network: Any = create_model(model, **json.loads(options))
         cost = count_cost(network, network.img_size)
         told = {"parameters": cost.parameters, "flops": cost.flops}
     return {**told, "multiply_adds": told.get("module_multiply_adds", told["flops"] / 2)}
