@@ -132,7 +132,9 @@ def test_missing_files_and_tests_are_named(claims_file, tmp_path):
         (Estimate(-2, -5, 1, 3), [-1, -2, -3], NOT_SEEN),
         (Estimate(-2, -3, -1, 3), [-1, -2, -3], CONTRADICTED),
         (Estimate(-2, -3, -1, 2), [-1, -3], NOT_SEEN),
-        (Estimate(2, np.nan, np.nan, 1), [2], DIRECTION),
+        (Estimate(2, 1, 3, 1), [2], DIRECTION),
+        (Estimate(2, -1, 5, 1), [2], NOT_SEEN),
+        (Estimate(2, np.nan, np.nan, 1), [2], NOT_SEEN),
     ],
 )
 def test_the_status_of_a_condition(value, each, status):

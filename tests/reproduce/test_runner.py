@@ -157,7 +157,9 @@ def undisturbed(tmp_path_factory) -> dict:
     """The result of a run that nothing stopped, with as many threads as the others."""
     folder = tmp_path_factory.mktemp("undisturbed")
     path, where = write_experiment(folder, LONGER), Where(folder / "runs", folder / "results")
-    assert start_runner(path, where).wait(timeout=120) == 0
+    with start_runner(path, where) as runner:
+        runner.communicate(timeout=120)
+    assert runner.returncode == 0
     return read_result(where.results, load_experiment(str(path)).runs("smoke")[0]).record
 
 

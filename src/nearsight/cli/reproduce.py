@@ -37,7 +37,7 @@ def reproduce(
     ----------
     what
         An experiment, by name or as a .yaml file; a claim, or the beginning of claims' names, such as convit-table2;
-        `all`. Without it, all are listed.
+        `all`. Without it, experiments are listed.
     scale
         How large: `smoke` takes a minute and says nothing about the papers; `cpu` hours of two cores; `gpu` hours of
         one GPU; `full` is as in the papers.
@@ -69,10 +69,13 @@ def reproduce(
             print(path)
         return 0
     claims, experiments = _chosen(what)
-    if show or not what:
+    if show:
         _print_claims(claims, results)
+        return 0
+    if not what:
         for experiment in experiments:
             print(f"{experiment.name} ({', '.join(experiment.scales)}): {experiment.question}")
+        print(f"{len(claims)} claims: nearsight reproduce --show prints them with their status")
         return 0
     from nearsight.reproduce.plan import plan_lines
     from nearsight.reproduce.runner import Runner, Where

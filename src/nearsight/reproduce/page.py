@@ -32,8 +32,9 @@ from `src/nearsight/reproduce/claims` and `results/reproduction`; nothing in it 
 A status follows from a rule that was written before the runs. A value comes with its 95 % interval over test pictures
 and seeds. With three seeds or more: *confirmed* when the whole interval lies where the rule says, *contradicted* when
 all of it lies elsewhere, *confirmed in direction* when only each seed's own value does, else *not seen*. With fewer
-seeds *confirmed in direction* is the most there is. *Reduced* says that the claim was tested on something smaller than
-the paper's experiment: the status is of that, not of ImageNet. Intervals are not corrected for the number of claims.
+seeds *confirmed in direction* is the most there is; with one, the interval over test pictures must lie there. *Reduced*
+says that the claim was tested on something smaller than the paper's experiment: the status is of that, not of
+ImageNet. Intervals are not corrected for the number of claims.
 """
 
 
@@ -107,7 +108,7 @@ def summary(report: Report) -> str:
 
 def page_text(report: Report) -> str:
     lines = [_INTRODUCTION, *_counts(report), ""]
-    for paper in dict.fromkeys(claim.paper for claim in report.claims):
+    for paper in _papers(report):
         lines += [f"## {paper}", ""]
         own = [claim for claim in report.claims if claim.paper == paper]
         for place in dict.fromkeys(_place(claim) for claim in own):
@@ -121,12 +122,20 @@ def page_text(report: Report) -> str:
 
 
 def _counts(report: Report) -> list[str]:
-    papers = list(dict.fromkeys(claim.paper for claim in report.claims))
-    lines = [f"| status | {' | '.join(papers)} |", f"|---|{'---|' * len(papers)}"]
+    """What follows from equations and what takes training stand apart: the first is the easier to confirm."""
+    found = Counter(
+        (report.verdicts[claim.id].status, claim.paper, claim.scope == "analytic") for claim in report.claims
+    )
+    columns = [(paper, analytic) for paper in _papers(report) for analytic in (True, False)]
+    heads = [f"{paper.split(',')[0]}, {'analytic' if analytic else 'by training'}" for paper, analytic in columns]
+    lines = [f"| claims | {' | '.join(heads)} |", f"|---|{'---|' * len(columns)}"]
     for status in STATUSES:
-        counts = Counter(claim.paper for claim in report.claims if report.verdicts[claim.id].status == status)
-        lines.append(f"| {status} | {' | '.join(str(counts[paper]) for paper in papers)} |")
+        lines.append(f"| {status} | {' | '.join(str(found[status, *column]) for column in columns)} |")
     return lines
+
+
+def _papers(report: Report) -> list[str]:
+    return list(dict.fromkeys(claim.paper for claim in report.claims))
 
 
 def _place(claim: Claim) -> str:

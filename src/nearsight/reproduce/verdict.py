@@ -8,8 +8,8 @@ A condition of a rule says where the value of a formula must lie. With three see
 - confirmed in direction: neither, but the value of every seed lies there;
 - not seen: anything else.
 
-With one seed or two a claim is confirmed in direction at most, and never contradicted. A rule's status is that of its
-worst condition.
+With one seed or two a claim is confirmed in direction at most, and never contradicted; with one, its interval over test
+pictures must lie there too. A rule's status is that of its worst condition.
 """
 
 from __future__ import annotations
@@ -142,7 +142,9 @@ def judge(value: Estimate, each: np.ndarray, low: float, high: float) -> str:
         return CONFIRMED
     if enough and (value.high < low or high < value.low):
         return CONTRADICTED
-    return DIRECTION if ((low < each) & (each < high)).all() else NOT_SEEN
+    there = (low < each) & (each < high)
+    sure = value.n > 1 or (low < value.low and value.high < high)  # of one seed, over test pictures at least
+    return DIRECTION if there.all() and sure else NOT_SEEN
 
 
 def judge_rule(rule: Rule, evidence: Evidence) -> Verdict:
