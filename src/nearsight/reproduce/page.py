@@ -122,15 +122,16 @@ def page_text(report: Report) -> str:
 
 
 def _counts(report: Report) -> list[str]:
-    """What follows from equations and what takes training stand apart: the first is the easier to confirm."""
+    """What is counted or proved and what is measured stand apart: the first is the easier to confirm."""
     found = Counter(
         (report.verdicts[claim.id].status, claim.paper, claim.scope == "analytic") for claim in report.claims
     )
     columns = [(paper, analytic) for paper in _papers(report) for analytic in (True, False)]
-    heads = [f"{paper.split(',')[0]}, {'analytic' if analytic else 'by training'}" for paper, analytic in columns]
+    heads = [f"{paper.split(',')[0]}, {'analytic' if analytic else 'measured'}" for paper, analytic in columns]
     lines = [f"| claims | {' | '.join(heads)} |", f"|---|{'---|' * len(columns)}"]
     for status in STATUSES:
-        lines.append(f"| {status} | {' | '.join(str(found[status, *column]) for column in columns)} |")
+        counts = [str(found[status, paper, analytic]) for paper, analytic in columns]
+        lines.append(f"| {status} | {' | '.join(counts)} |")
     return lines
 
 
