@@ -54,11 +54,16 @@ class Report:
         return cls(claims, {claim.id: judge.verdict(claim) for claim in claims}, judge)
 
     def measured(self) -> Iterator[tuple[Experiment, str, Evidence]]:
-        """Experiments with results, at each scale that has some."""
+        """Experiments with results of their own, at each scale that has some."""
         for experiment in all_experiments():
             for scale in _MEASURED:
-                if scale in experiment.scales and self.judge.evidence(experiment, scale).results:
+                if scale in experiment.scales and self.has_own(experiment, scale):
                     yield experiment, scale, self.judge.evidence(experiment, scale)
+
+    def has_own(self, experiment: Experiment, scale: str) -> bool:
+        """Whether there are results besides those of the experiment that it is like."""
+        results = self.judge.evidence(experiment, scale).results.values()
+        return any(one.run.experiment.name == experiment.name for one in results)
 
 
 def write_page(root: Path) -> list[Path]:
@@ -211,9 +216,9 @@ def _experiment_lines(experiment: Experiment, report: Report) -> Iterator[str]:
             yield ""
             yield from wrap(_scale_line(experiment, scale, report), _WIDTH)
             yield f"`nearsight reproduce {experiment.name} --scale {scale}`"
-            if (evidence := report.judge.evidence(experiment, scale)).results:
+            if report.has_own(experiment, scale):
                 yield ""
-                yield from _table_lines(experiment, scale, evidence)
+                yield from _table_lines(experiment, scale, report.judge.evidence(experiment, scale))
 
 
 def _scale_line(experiment: Experiment, scale: str, report: Report) -> str:
