@@ -11,8 +11,8 @@ from nearsight.cli.compare import compare
 from nearsight.cli.demo import demo
 from nearsight.cli.explore import explore
 from nearsight.cli.inspect import inspect
-from nearsight.cli.reproduce import reproduce
 from nearsight.cli.options import Raw
+from nearsight.cli.reproduce import reproduce
 
 RAW: dict[str, Any] = {"help_flags": [], "version_flags": [], "end_of_options_delimiter": ""}
 """Of verbs whose options depend on the task: they parse their words, and print their help, themselves."""

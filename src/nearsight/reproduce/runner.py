@@ -17,7 +17,7 @@ from pathlib import Path
 from nearsight.reproduce.evidence import read_result, result_path, run_path
 from nearsight.reproduce.experiment import Experiment, PlannedRun
 from nearsight.reproduce.plan import cores, duration, make_plan
-from nearsight.runs.exits import FOLDER_IN_USE, PREEMPTED, stop_on_signals
+from nearsight.runs.exits import FolderInUseError, PreemptedError, stop_on_signals
 from nearsight.runs.layout import DONE
 
 _POLL_SECONDS = 0.2
@@ -73,7 +73,7 @@ class Runner:
                 self._stop()
         if stop:
             self.tell("stopped; the same command goes on")
-            return PREEMPTED
+            return PreemptedError.code
         for run in self.waiting:
             self.tell(f"{run.name}: not run: its teacher {run.row.teacher} has no finished run in {self.where.runs}")
         if self.elsewhere:
@@ -119,7 +119,7 @@ class Runner:
 
     def _note_end(self, started: _Started) -> None:
         run, code = started.run, started.process.returncode
-        if code == FOLDER_IN_USE:
+        if code == FolderInUseError.code:
             self.elsewhere.append(run)
         elif code or (result := read_result(self.where.results, run)) is None:
             self.failed.append(run)
