@@ -60,7 +60,7 @@ def test_training_never_opens_the_test_pictures(tmp_path, where, monkeypatch):
     from nearsight.reproduce import worker
 
     run = load_experiment(str(write_experiment(tmp_path, ONE))).runs("smoke")[0]
-    monkeypatch.setattr(worker, "describe_run", lambda run, folder: {"hash": run.hash()})
+    monkeypatch.setattr(worker, "describe_run", lambda run, folder: {})
     carry_out(run, where.runs, where.results)
     folder = RunFolder(run_path(where.runs, run))
     assert "test" not in folder.read_json("done.json")
@@ -116,6 +116,16 @@ def test_a_result_of_other_settings_is_refused(tmp_path, where):
     changed = load_experiment(str(write_experiment(tmp_path, ONE.replace("samples: 160", "samples: 80"))))
     with pytest.raises(ValueError, match=r"convit-f50-s0\.json was made with other settings"):
         read_results(where.results, changed, "smoke")
+
+
+def test_a_damaged_result_is_refused_by_name(tmp_path, where):
+    run = load_experiment(str(write_experiment(tmp_path, ONE))).runs("smoke")[0]
+    path = result_path(where.results, run)
+    path.parent.mkdir(parents=True)
+    for text, words in ((f'{{"hash": "{run.hash()}"}}', r"\.json has no curve, data, "), ("{", r"\.json is damaged")):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=words):
+            read_result(where.results, run)
 
 
 def test_a_run_in_other_hands_is_left_to_them(tmp_path, where):

@@ -16,6 +16,9 @@ import numpy as np
 from nearsight.reproduce.experiment import Experiment, PlannedRun
 from nearsight.runs.atomic_files import disk_errors, replace
 
+# What a page needs of a result.
+_NEEDED = {"data", "test", "val", "start", "curve", "samples", "parameters", "hardware", "environment", "date"}
+
 
 def result_path(results: Path, run: PlannedRun) -> Path:
     return results / run.scale.name / run.experiment.name / f"{run.name}.json"
@@ -73,6 +76,8 @@ def read_result(results: Path, run: PlannedRun) -> Result | None:
         made_with = record["hash"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is damaged ({error!r}); remove it, and the run is evaluated again") from error
+    if missing := sorted(_NEEDED - set(record)):
+        raise ValueError(f"{path} has no {', '.join(missing)}; remove it, and the run is evaluated again")
     if made_with != run.hash():
         raise ValueError(
             f"{path} was made with other settings than {run.experiment.name} has now (hash {made_with}, now "
