@@ -17,7 +17,7 @@ from nearsight.reproduce.experiment import load_experiment
 from nearsight.reproduce.plan import make_plan
 from nearsight.reproduce.runner import Runner, Where
 from nearsight.reproduce.worker import carry_out
-from nearsight.runs.exits import PREEMPTED
+from nearsight.runs.exits import PreemptedError
 from nearsight.runs.folder import RunFolder
 
 ONE = EXPERIMENT.replace("seeds: [0, 1], fractions: [0.5, 1.0]", "seeds: [0], fractions: [0.5], rows: [convit]")
@@ -181,7 +181,7 @@ def test_a_stopped_runner_goes_on_to_the_same_result(tmp_path, where, number, un
     wait_for_checkpoint(run_path(where.runs, run))
     os.kill(runner.pid, number)
     runner.communicate(timeout=120)
-    assert runner.returncode == (PREEMPTED if number == signal.SIGTERM else -number)
+    assert runner.returncode == (PreemptedError.code if number == signal.SIGTERM else -number)
     assert read_result(where.results, run) is None, "it ended before it was stopped"
     finished = start_runner(path, where)
     assert "0 runs left" in finished.communicate(timeout=120)[0]
