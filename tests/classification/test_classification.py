@@ -34,6 +34,7 @@ from nearsight.recipes.files import apply_changes, freeze, named_recipe
 from nearsight.reports.compare import Setting, compare_runs, comparison_plot, describe_setting, welch_p
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import DATA
+from nearsight.tasks import task_kind
 
 CPU = torch.device("cpu")
 AWFUL = "<script>alert('$x$')</script>"
@@ -452,7 +453,7 @@ def test_comparing_runs(run, folder, tmp_path):
         "convit_nano_32, num_gated_blocks=1",
         "deit_nano_32",
     ]
-    assert comparison.quantity == ClassificationTask.selection
+    assert comparison.quantity == task_kind("classification").selection
     assert comparison.title == "selected on val top-1 (%)"
     assert comparison.p_values == (None, None)  # one run on a side proves nothing
     assert comparison_plot(comparison).startswith(b"\x89PNG")

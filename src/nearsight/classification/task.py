@@ -41,7 +41,7 @@ class Targets(NamedTuple):
 class ClassificationTask(DataTask):
     """Classification by any of our models or timm's; top-1 accuracy selects the weights."""
 
-    selection = "top1"
+    recipe: ClassificationRecipe
     data: ImageData
 
     def __init__(
@@ -110,8 +110,6 @@ class ClassificationTask(DataTask):
         images = self._augment(images, inputs["keys"])
         if self._mix is not None:
             images, labels = self._mix(images, labels, self.recipe.seed, step, first)
-        if self.recipe.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
         teacher = None if self._teacher is None else ask_teacher(self._teacher, images, self._context)
         return Batch(images, Targets(labels, teacher))
 

@@ -203,8 +203,6 @@ class DetectionData(TaskData[DetectionSet]):
             images = self._pictures.pictures(inputs["index"], inputs["view"])
         else:
             images = normalise(inputs["images"])
-        if self.recipe.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
         return Batch(images, (inputs["boxes"], inputs["labels"]))
 
     def eval_batches(self, split: str, context: ProcessContext) -> Iterator[EvalBatch]:

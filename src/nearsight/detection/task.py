@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from nearsight.detection.coco_metrics import CocoEvaluator, Found, Truth, to_corner_and_size
@@ -18,6 +17,7 @@ from nearsight.detection.outputs import BoxTargets, DetectorOutputs, detection_l
 from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.views import View, boxes_in_image
 from nearsight.engine.data import DataTask, check_batch
+from nearsight.engine.distributed import World
 from nearsight.engine.task import Batch, Inputs, ProcessContext
 from nearsight.reports.page import Page
 from nearsight.runs.layout import CATEGORIES
@@ -26,7 +26,7 @@ from nearsight.runs.layout import CATEGORIES
 class DetectionTask(DataTask):
     """COCO's mAP on images with boxes, by a RetinaNet."""
 
-    selection = "mAP"
+    recipe: DetectionRecipe
     data: DetectionData
 
     def __init__(
@@ -63,12 +63,8 @@ class DetectionTask(DataTask):
     def evaluator(self, model: nn.Module, split: str, context: ProcessContext) -> CocoEvaluator:
         """COCO's evaluation of the model's detections on a split; every process gets those of all."""
         images = self.data.split(split)
-        found = dict(self.detections(model, split, context))
-        if context.world_size > 1:
-            shares: list[Any] = [None] * context.world_size
-            dist.all_gather_object(shares, found)
-            found = {index: one for share in shares for index, one in share.items()}
-        return compared(found, images)
+        shares = World(context.rank, context.world_size).gather(dict(self.detections(model, split, context)))
+        return compared({index: one for share in shares for index, one in share.items()}, images)
 
     @torch.no_grad()
     def detections(self, model: nn.Module, split: str, context: ProcessContext) -> Iterator[tuple[int, Found]]:

@@ -23,6 +23,7 @@ from nearsight.recipes.recipe import R, Recipe
 from nearsight.reports.page import Page
 from nearsight.runs.exits import DataLoadingError
 from nearsight.runs.layout import WHOLE_TRAIN
+from nearsight.tasks import task_kind
 
 _LARGEST_RESIDENT = 2 * 2**30  # bytes of images that are kept on the device by default
 
@@ -33,7 +34,9 @@ class EvalBatch(NamedTuple):
     images: Tensor
     """Normalised, on the device."""
     indices: Tensor
-    """int64 [B], on the device: their places in the split."""
+    """int64 [B], on the device: whose targets these are, by places in the split. Where an image cannot be read, the
+    task either leaves it out, or shows another; then this says whose target counts: that of the image that was asked
+    for (another one of its class) or that of the one that was shown, which is then counted twice."""
 
 
 class TaskData(ABC, Generic[Images]):
@@ -105,16 +108,22 @@ class TaskData(ABC, Generic[Images]):
 class DataTask:
     """Base class of tasks on sets of images: the methods of the Task protocol that only concern the data.
 
-    A subclass has `recipe`, `data`, `selection`, `build_model`, `prepare`, `loss` and `evaluate`. The last methods here
-    are defaults that a task may override.
+    A subclass has `recipe`, `data`, `build_model`, `prepare`, `loss` and `evaluate`. The last methods here are defaults
+    that a task may override.
     """
 
+    recipe: Recipe
     data: TaskData[Any]
     batch_multiple = 1
 
     @property
     def steps_per_epoch(self) -> int:
         return self.data.steps_per_epoch
+
+    @property
+    def selection(self) -> str:
+        """As the task's kind says, which the verbs read as well."""
+        return task_kind(self.recipe.task).selection
 
     @property
     def stays_on_device(self) -> bool:

@@ -67,6 +67,14 @@ class World:
         dist.broadcast(message, src=0)
         return int(message.item())
 
+    def gather(self, value: Any) -> list[Any]:
+        """Every process's ``value`` in order of rank, on every process. It is pickled, so tensors belong on the CPU."""
+        if self.size == 1:
+            return [value]
+        shares: list[Any] = [None] * self.size
+        dist.all_gather_object(shares, value)
+        return shares
+
     def barrier(self) -> None:
         if self.size > 1:
             dist.barrier()

@@ -10,7 +10,7 @@ from nearsight.engine.callbacks import Callback, CallbackList
 from nearsight.engine.device import pick_device, prepare_torch
 from nearsight.engine.distributed import World, is_sharded, join_processes, scatter_model
 from nearsight.engine.state import batch_norms
-from nearsight.engine.task import Task
+from nearsight.engine.task import Task, evaluated
 from nearsight.engine.trainer import Trainer
 from nearsight.recipes.recipe import Recipe
 from nearsight.runs.exits import stop_on_signals
@@ -102,7 +102,7 @@ def _select_weights(trainer: Trainer) -> None:
 def _finish(trainer: Trainer, world: World) -> dict[str, Any]:
     """Measure the selected weights, once, on the test split, and write down how the run ended."""
     folder, task, model = trainer.folder, trainer.task, trainer.state.model
-    measured = dict(task.evaluate(model, "test", trainer.context)) if task.has_split("test") else None
+    measured = evaluated(task, model, "test", trainer.context) if task.has_split("test") else None
     summary: dict[str, Any] = {
         "steps": trainer.total_steps,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
