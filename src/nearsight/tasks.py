@@ -129,6 +129,9 @@ def register(kind: TaskKind) -> None:
     """Make a kind of task known by its name."""
     if kind.name in task_names():
         raise ValueError(f"there is a task {kind.name!r} already")
+    for other in all_kinds():
+        if taken := sorted(set(kind.recipes) & set(other.recipes)):
+            raise ValueError(f"{other.name} has a recipe {taken[0]!r} already; give that of {kind.name} another name")
     _KINDS[kind.name] = kind
 
 
@@ -141,7 +144,10 @@ def task_kind(name: str) -> TaskKind:
     if name in _KINDS:
         return _KINDS[name]
     if name not in TASKS:
-        raise ValueError(f"there is no task {name!r}; the tasks are {', '.join(task_names())}")
+        raise ValueError(
+            f"there is no task {name!r}; the tasks are {', '.join(task_names())}. A task of another package is known "
+            "to the program that registers it by nearsight.tasks.register"
+        )
     return import_module(f"nearsight.{name}").KIND
 
 
@@ -161,4 +167,4 @@ def refuse_models_of_others(task: str, model: str) -> None:
         return
     for other in all_kinds():
         if model in other.models():
-            raise ValueError(f"{model} is a model for {other.name}, not for {task}; `nearsight models` lists both")
+            raise ValueError(f"{model} is a model for {other.name}, not for {task}; the verb `models` lists both")

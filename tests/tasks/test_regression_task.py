@@ -167,6 +167,21 @@ def test_a_program_that_registers_it_has_all_verbs(pictures, tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     assert (tmp_path / "run" / "done.json").exists()
 
+    def said(*words) -> str:
+        program = [sys.executable, "-m", "regression", *words]
+        done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        return " ".join((done.stdout + done.stderr).split())
+
+    assert "such as: python -m regression inspect convit_tiny" in said("inspect")
+    assert "Usage: python -m regression train DATA [OPTIONS]" in said("train", "--help")
+    assert "Usage: python -m regression COMMAND" in said("--help")
+
+
+def test_a_run_of_a_task_that_is_not_registered_says_so(run, monkeypatch):
+    monkeypatch.setattr(tasks, "_KINDS", {})
+    with pytest.raises(ValueError, match=r"config\.yaml: there is no task 'regression'; .* registers it"):
+        nearsight("resume", run)
+
 
 def _alone():
     import torch

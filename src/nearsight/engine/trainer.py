@@ -34,6 +34,7 @@ from nearsight.runs.exits import (
 )
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import AVERAGE, MODEL, skipped_step
+from nearsight.text import typed
 
 
 class Trainer:
@@ -116,7 +117,7 @@ class Trainer:
             raise self._preempted(when) from error
 
     def _preempted(self, when: str) -> PreemptedError:
-        return PreemptedError(f"stopped by a signal {when}; go on with: nearsight resume {self.folder.path}")
+        return PreemptedError(f"stopped by a signal {when}; go on with: {typed('resume', self.folder.path)}")
 
     def _feed(self, step: int) -> Generator[Sequence[Inputs], None, None]:
         """The task's batches, with the time spent waiting for them."""

@@ -48,7 +48,7 @@ class DataFields:
 class ModelFields:
     """The model."""
 
-    model: str = option("convit_tiny", "name of the model; nearsight models lists them", change="never")
+    model: str = option("convit_tiny", "name of the model; the verb `models` lists them", change="never")
     model_options: dict[str, Any] = option(  # noqa: RUF009 - the helper makes a field with a factory
         dict, "further arguments of the model, such as --model-options.locality-strength 2", change="never"
     )

@@ -16,7 +16,7 @@ from nearsight.reports.words import measure_words
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import DATA, DONE
 from nearsight.tasks import task_kind
-from nearsight.text import value_words
+from nearsight.text import typed, value_words
 
 _MOST_IN_A_LABEL = 3
 _OPTION = "model_options."
@@ -190,7 +190,7 @@ def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:
 def _summary(run: str | Path) -> dict[str, Any]:
     summary = RunFolder(run).read_json(DONE)
     if summary is None:
-        raise ValueError(f"{run} is not finished; finish it with: nearsight resume {run}")
+        raise ValueError(f"{run} is not finished; finish it with: {typed('resume', run)}")
     return summary
 
 
