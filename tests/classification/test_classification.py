@@ -320,10 +320,12 @@ def test_unreadable_images_of_every_split_are_named(folder, tmp_path):
     summary = train(_recipe(broken, resident="on", epochs=1.0), RunFolder(run))
     (problem,) = summary["problems"]
     assert problem.startswith("val: amber/000.png: ")
-    (note,) = evaluate(run, device="cpu").notes
+    found = evaluate(run, device="cpu")
+    (note,) = found.notes
     assert problem.removeprefix("val: ") in note
+    assert RunFolder(run).was_trained_on(found.fingerprints)
     (broken / "val" / "amber" / "001.png").unlink()
-    assert any("has changed since" in note for note in evaluate(run, device="cpu").notes)
+    assert not RunFolder(run).was_trained_on(evaluate(run, device="cpu").fingerprints)
 
 
 def test_other_classes_are_refused(run, tmp_path):
@@ -459,6 +461,10 @@ def test_comparing_runs(run, folder, tmp_path):
     assert comparison_plot(comparison).startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="is given twice"):
         compare_runs([*paths, str(paths[0])])
+    copied = compare_runs([*paths, shutil.copytree(run, tmp_path / "copy")])
+    assert copied.settings == comparison.settings
+    assert copied.notes == (f"{tmp_path / 'copy'} is left out: it has the settings and the seed of {run}",)
+    assert comparison.notes == ()
     last = tmp_path / "last"
     train(_recipe(folder, resident="on", epochs=2.0, select="last"), RunFolder(last))
     assert [setting.differs for setting in compare_runs([run, last]).settings] == [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from verbs import nearsight
 from nearsight import tasks
 from nearsight.recipes.files import thaw
 from nearsight.runs.exits import PreemptedError
+from nearsight.tasks import task_of_data
 
 SETTINGS = (
     "--image-size 8 --epochs 12 --batch 16 --warmup-epochs 1 --lr 3e-3 --lr-batch 0 --val-fraction 0.3 "
@@ -108,6 +110,34 @@ def test_a_run_is_measured_on_its_own_data_and_on_other(run, pictures, capsys):
     assert "the data has no test split" in capsys.readouterr().err
 
 
+def test_data_that_changed_since_training_is_told(run, pictures, tmp_path, capsys):
+    warning = f"warning: {pictures} has changed since the run was trained on it"
+    copy = shutil.copytree(run, tmp_path / "run")
+    known = json.loads((copy / "data.json").read_text())
+    (copy / "data.json").write_text(json.dumps({**known, "val": "another"}))
+    for folder, data, told in ((run, (), []), (copy, (), [warning]), (copy, (pictures,), [])):
+        assert nearsight("eval", folder, *data, "--device", "cpu", "--json") == 0
+        assert json.loads(capsys.readouterr().out)["notes"] == told
+
+
+def test_without_data_no_task_is_asked(tmp_path, pictures, monkeypatch):
+    monkeypatch.chdir(pictures)  # an empty path would be this folder, which the task recognises
+    assert task_of_data("").name == "classification"
+    with pytest.raises(ValueError, match="no data was given: name a folder or a dataset"):
+        nearsight("train", "--run", tmp_path / "run", "--recipe", "regression_small", "--device", "cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_that_no_task_recognises_says_which_were_asked(tmp_path, pictures, capsys):
+    def refused(*words) -> str:
+        with pytest.raises(SystemExit):
+            nearsight("train", *words, "--run", tmp_path / "run", "--device", "cpu")
+        return capsys.readouterr().err
+
+    assert "; nor is it recognised by another task (detection, regression)" in refused(tmp_path / "nowhere")
+    assert "; it is data for regression" in refused(pictures, "--task", "classification")
+
+
 def test_a_run_says_the_value_of_pictures(run, pictures, tmp_path, capsys):
     (tmp_path / "broken.png").write_bytes(b"no picture")
     files = [pictures / "000.png", pictures / "001.png", tmp_path / "broken.png"]
@@ -155,6 +185,8 @@ def test_its_options_are_its_own(run, pictures, capsys, monkeypatch):
         nearsight(verb, "--help")
     told = capsys.readouterr().out
     assert "--task detection --help or nearsight train --task regression --help shows others" in told
+    assert "For regression: a folder of pictures with a labels.csv of name,value." in " ".join(told.split())
+    assert "by default, where there is one, test (classification), val (detection), val (regression)" in told
     nearsight("recipes")
     assert "regression_small (regression)" in " ".join(capsys.readouterr().out.split())
 
@@ -192,8 +224,6 @@ def _alone():
 
 
 def _opened(pictures: Path, tmp_path: Path, *, damaged: str, **changes) -> RegressionTask:
-    import shutil
-
     folder = shutil.copytree(pictures, tmp_path / "damaged")
     (folder / damaged).write_bytes(b"no picture")
     recipe = KIND.recipes[KIND.default_recipe].with_changes(data=str(folder), image_size=32, **changes)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nearsight.analysis.pictures import in_turn
-from nearsight.classification import PredictOptions
+from nearsight.classification import KIND, PredictOptions
 from nearsight.classification.data import open_splits
 from nearsight.classification.model import build_classifier
 from nearsight.classification.recipe import ClassificationRecipe
@@ -49,7 +49,7 @@ def evaluate(
         task, measured = ClassificationTask(recipe, Splits(images, images, None, origin)), "val"
     else:
         task = ClassificationTask(recipe, _own_splits(recipe, classes))
-        shown = measured = pick_split(task.data.splits.named, split, ("test", "val"))
+        shown = measured = pick_split(task.data.splits.named, split, (KIND.eval_split, "val"))
         origin = task.describe()[0]
     place = pick_device(device)
     context = ProcessContext(place, precision=pick_precision("auto", place))
@@ -57,9 +57,7 @@ def evaluate(
     values = dict(task.evaluate(model, measured, context))
     bad = task.data.bad(measured).reasons
     notes = [f"unreadable, and replaced by another image of its class: {name}: {why}" for name, why in bad.items()]
-    if not data and not folder.was_trained_on(task.data.splits.named):
-        notes.append(f"warning: {recipe.data} has changed since the run was trained on it")
-    return Evaluation(origin, shown, values, tuple(notes))
+    return Evaluation(origin, shown, values, {} if data else task.data.splits.fingerprints, tuple(notes))
 
 
 def _own_splits(recipe: ClassificationRecipe, classes: list[str]) -> LabelledSplits:

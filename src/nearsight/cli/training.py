@@ -27,7 +27,7 @@ goes on, or the same command and --run.
 
 
 def train(*words: Raw) -> int:
-    """Train a model on images with classes or with boxes."""
+    """Train a model on a dataset."""
     read = read_words(words)
     kind = _kind_to_train(read)
     others = [f"`{typed('train', '--task', other.name, '--help')}`" for other in all_kinds() if other is not kind]
@@ -88,8 +88,10 @@ def _recipe_of_run(run: str) -> "Recipe":
 
 
 def _train_verb(kind: TaskKind, words: Words) -> Any:
+    data_help = "What to train on. " + " ".join(f"For {one.name}: {one.data}." for one in all_kinds())
+
     def train(
-        data: Annotated[str, Parameter(show_default=False)] = "",
+        data: Annotated[str, Parameter(show_default=False, help=data_help)] = "",
         /,
         *,
         recipe: Annotated[str, Parameter(show_default=lambda _: kind.default_recipe)] = "",
@@ -104,16 +106,12 @@ def _train_verb(kind: TaskKind, words: Words) -> Any:
 
         Parameters
         ----------
-        data
-            Images with classes: a folder, .npz, .parquet, shards, an archive, a known dataset, or `clothing`, which
-            comes with nearsight. Images with boxes: a COCO, Pascal VOC or YOLO folder or archive, or `bccd`, which
-            is bundled as well.
         recipe
             Named recipe to start from; the verb `recipes` shows them side by side.
         config
             YAML file with any of the fields below.
         task
-            Name of the task, such as detection; by default what suits DATA.
+            Name of the task; by default what suits DATA.
         run
             Folder of the run; by default a new one under runs/.
         """

@@ -156,8 +156,6 @@ def _sources(length: int, resized: Tensor, first: Tensor, mirrored: Tensor, stor
 
 def open_splits(recipe: DetectionRecipe) -> DetectionSplits:
     """Open the data source; keep the `fraction` of the training images that the recipe names."""
-    if not recipe.data:
-        raise ValueError("no data was given: name a folder of images with boxes, or 'bccd', which is bundled")
     splits = open_detection(
         recipe.data, seed=recipe.data_seed, val_fraction=recipe.val_fraction, val_from=recipe.val_from
     )

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from nearsight.detection import MIN_SCORE, EvalOptions, PredictOptions
+from nearsight.detection import KIND, MIN_SCORE, EvalOptions, PredictOptions
 from nearsight.detection.coco_metrics import Found
 from nearsight.detection.data import open_splits, pad_images
 from nearsight.detection.dataset import DetectionSet
@@ -115,15 +115,14 @@ def evaluate(
     folder = RunFolder(run)
     recipe = folder.recipe(DetectionRecipe).with_changes(init_from="", resident="off")  # each picture is seen once
     classes, _ = run_categories(folder)
-    notes = []
+    fingerprints: dict[str, str] = {}
     if data:
         parts = open_parts(data)
         origin, sets = parts.kind, parts.sets
     else:
-        origin, sets = recipe.data, open_splits(recipe).named
-        if not folder.was_trained_on(sets):
-            notes = [f"warning: {recipe.data} has changed since the run was trained on it"]
-    chosen = pick_split(sets, split, ("val", "test", "train"))
+        own = open_splits(recipe)
+        origin, sets, fingerprints = recipe.data, own.named, own.fingerprints
+    chosen = pick_split(sets, split, (KIND.eval_split, "test", "train"))
     images = sets[chosen]
     if images.classes != classes:
         raise ValueError(f"the run finds {', '.join(classes)}; the data has {', '.join(images.classes)}")
@@ -133,7 +132,7 @@ def evaluate(
     model = trained_model(task.build_model(), folder, context.device)
     found = dict(task.detections(model, "val", context))
     evaluator = compared(found, images)
-    notes += [f"not read: {name}: {reason}" for name, reason in task.data.bad("val").reasons.items()]
+    notes = [f"not read: {name}: {reason}" for name, reason in task.data.bad("val").reasons.items()]
     if options is not None and options.results:
         path = Path(options.results)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,6 +143,7 @@ def evaluate(
         f"{origin}: {chosen}, {len(images)} images with {len(images.labels)} boxes",
         chosen,
         evaluator.summary(),
+        fingerprints,
         tuple(notes),
         {
             name: {"mAP": average, "mAP50": average50}

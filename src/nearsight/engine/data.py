@@ -139,8 +139,7 @@ class DataTask:
 
     def fingerprint(self) -> dict[str, Any]:
         splits = self.data.splits
-        prints: dict[str, Any] = {name: images.fingerprint() for name, images in splits.named.items()}
-        return prints if splits.whole is None else {**prints, WHOLE_TRAIN: splits.whole}
+        return splits.fingerprints if splits.whole is None else {**splits.fingerprints, WHOLE_TRAIN: splits.whole}
 
     def sample_names(self, step: int) -> list[str]:
         epoch, place = divmod(step, self.steps_per_epoch)

@@ -19,6 +19,7 @@ from nearsight.runs.identity import DataRecord, check_run, finished_summary, rec
 from nearsight.runs.layout import DONE, REPORT
 from nearsight.runs.metrics_log import spelled
 from nearsight.tasks import task_kind
+from nearsight.text import typed
 from nearsight.weights import load_weights
 
 
@@ -38,6 +39,8 @@ def train(
     ``callbacks`` makes those of the main process; the others have none.
     Raises a ``RunEnded`` (whose ``code`` is the exit code) when the run stops early, ``ValueError`` for bad input.
     """
+    if not recipe.data:
+        raise ValueError(f"no data was given: name a folder or a dataset, such as: {typed('train', 'clothing')}")
     with contextlib.ExitStack() as cleanup:
         world = cleanup.enter_context(join_processes(pick_device(recipe.device).type))
         device = pick_device(recipe.device, world.local_rank)

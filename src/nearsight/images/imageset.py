@@ -67,6 +67,11 @@ class Splits(Generic[Images]):
         found = {"train": self.train, "val": self.val, "test": self.test}
         return {name: images for name, images in found.items() if images is not None}
 
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """By split; those of the training data are in a run's folder."""
+        return {name: images.fingerprint() for name, images in self.named.items()}
+
     def split(self, name: str) -> Images:
         return self.named[pick_split(self.named, name)]
 

@@ -77,10 +77,10 @@ class RunFolder:
         group = best.get("weights", MODEL) if best.get("step") == checkpoint.step else MODEL
         return checkpoint.tensors.get(group) or checkpoint.tensors[MODEL]
 
-    def was_trained_on(self, splits: Mapping[str, Any]) -> bool:
-        """Whether sets of images, by split, have the fingerprints that were recorded."""
+    def was_trained_on(self, fingerprints: Mapping[str, Any]) -> bool:
+        """Whether these, by split, are the fingerprints that were recorded."""
         known = self.read_json(DATA) or {}
-        return all(known.get(name) == images.fingerprint() for name, images in splits.items())
+        return all(known.get(name) == value for name, value in fingerprints.items())
 
     def write_json(self, name: str, value: Any) -> None:
         with disk_errors(f"writing {name}"):

@@ -13,6 +13,7 @@ from regression.recipe import RECIPES, RegressionRecipe
 KIND = TaskKind(
     name="regression",
     help="images with a number each: a regression",
+    data="a folder of pictures with a labels.csv of name,value",
     recipe=RegressionRecipe,
     recipes=RECIPES,
     default_recipe="regression_small",

@@ -40,7 +40,7 @@ def evaluate(
     task, split, place = RegressionTask(recipe, splits), split or "val", pick_device(device)
     model = trained_model(task.build_model(), folder, place)
     values = dict(task.evaluate(model, split, ProcessContext(place, precision=pick_precision("auto", place))))
-    return Evaluation(splits.origin, split, values, tuple(task.problems()))
+    return Evaluation(splits.origin, split, values, {} if data else splits.fingerprints, tuple(task.problems()))
 
 
 class Regressor:
