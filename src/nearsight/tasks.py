@@ -71,8 +71,8 @@ class InspectedRun(Protocol):
         """(name, uint8 [H, W, 3]) of those that can be read, so ordered that the first few differ."""
 
     def predictions(self, outputs: Any, size: tuple[int, int]) -> list[dict[str, Any]]:
-        """The model's outputs for one picture of this (height, width) as records: `label`, `probability`, and perhaps
-        `box`."""
+        """The model's outputs for one picture of this (height, width) as records: `label`, and perhaps `probability`
+        and `box`."""
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,16 @@ import pytest
 from PIL import Image
 from processes import assert_same_outcome, training_environment
 from regression import KIND
+from regression.data import open_splits
 from regression.task import RegressionTask
 from verbs import nearsight
 
 from nearsight import tasks
+from nearsight.analysis.pictures import fit_picture, normalisation
+from nearsight.classification.model import build_classifier, timm_model
+from nearsight.explorer.inspection import inspect_picture
+from nearsight.explorer.sources import open_source
+from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD
 from nearsight.recipes.files import thaw
 from nearsight.runs.exits import PreemptedError
 from nearsight.tasks import task_of_data
@@ -120,6 +126,49 @@ def test_data_that_changed_since_training_is_told(run, pictures, tmp_path, capsy
         assert json.loads(capsys.readouterr().out)["notes"] == told
 
 
+def test_its_models_are_looked_into(run, pictures, tmp_path, capsys):
+    assert nearsight("inspect", run, "--out", tmp_path / "heads.json", "--images", "4") == 0
+    assert f"pictures: the validation pictures of run ({pictures})" in capsys.readouterr().err
+    rows = json.loads((tmp_path / "heads.json").read_text())
+    assert {row["layer"] for row in rows} == {0, 1}
+    assert nearsight("inspect", run, "--figure", "5", "--out", tmp_path / "figure.png") == 0
+    (curves,) = json.loads((tmp_path / "figure.json").read_text())["runs"]
+    assert curves["epochs"] == [4.0, 8.0, 12.0]
+    source = open_source(str(run))
+    model = source.load()
+    name, pixels = next(source.inspected.in_turn(source.inspected.validation_images()))
+    shown = inspect_picture(model, fit_picture(name, pixels, source.image_size(model)), source.predictions)
+    assert nearsight("predict", run, pictures / name, "--device", "cpu", "--json") == 0
+    value = json.loads(capsys.readouterr().out.splitlines()[-1])["value"]
+    (said,) = shown.predictions
+    assert float(said["label"]) == pytest.approx(value, abs=0.02)  # it is fitted by another filter
+
+
+def test_a_model_of_timm_is_looked_into_as_it_was_trained(pictures):
+    recipe = KIND.recipes[KIND.default_recipe].with_changes(data=str(pictures), model="timm:vit_tiny_patch16_224")
+    model = build_classifier(recipe, 1)
+    assert normalisation(model) == (IMAGENET_MEAN, IMAGENET_STD)
+    assert normalisation(timm_model("vit_tiny_patch16_224")) != (IMAGENET_MEAN, IMAGENET_STD)
+
+
+def test_a_finished_run_without_attention_has_no_figure_of_it(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    lines = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
+    kept = [{name: value for name, value in line.items() if name not in ("nonlocality", "gates")} for line in lines]
+    (copy / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    with pytest.raises(ValueError, match="is finished and logged no nonlocality"):
+        nearsight("inspect", copy, "--figure", "5", "--out", tmp_path / "figure.png")
+    (copy / "done.json").unlink()
+    with pytest.raises(ValueError, match="wait for its first evaluation"):
+        nearsight("inspect", copy, "--figure", "5", "--out", tmp_path / "figure.png")
+
+
+def test_data_that_is_not_where_it_was_is_told(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=rf"gone/labels\.csv: not in {tmp_path}; a relative path counts from"):
+        open_splits(KIND.recipes[KIND.default_recipe].with_changes(data="gone"))
+
+
 def test_without_data_no_task_is_asked(tmp_path, pictures, monkeypatch):
     monkeypatch.chdir(pictures)  # an empty path would be this folder, which the task recognises
     assert task_of_data("").name == "classification"
@@ -179,8 +228,6 @@ def test_its_options_are_its_own(run, pictures, capsys, monkeypatch):
         nearsight("train", "clothing", "--value-scale", "2")
     with pytest.raises(ValueError, match="must leave out 'img_size': --image-size sets it"):
         nearsight("train", pictures, "--model-options.img-size", "8")
-    with pytest.raises(ValueError, match="is a run of regression, whose models cannot be looked into"):
-        nearsight("inspect", run)
     for verb in ("eval", "predict", "train"):
         nearsight(verb, "--help")
     told = capsys.readouterr().out

@@ -23,7 +23,7 @@ from nearsight.engine.device import pick_device, pick_precision
 from nearsight.engine.task import ProcessContext
 from nearsight.images.decode import picture_files, read_pictures
 from nearsight.images.imageset import Splits, pick_split
-from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD, BatchEval, EvalTransform
+from nearsight.images.transforms import BatchEval, EvalTransform
 from nearsight.runs.folder import RunFolder, class_names
 from nearsight.tasks import Evaluation, Prediction
 from nearsight.text import printable
@@ -134,10 +134,7 @@ class ClassificationRun:
         self.picture_size = (self.recipe.image_size, self.recipe.image_size)
 
     def fresh_model(self) -> nn.Module:
-        model = build_classifier(self.recipe, len(self.classes))
-        if self.recipe.model.startswith("timm:"):  # trained by nearsight, with its normalisation
-            model.pretrained_cfg = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}  # type: ignore[assignment]
-        return model
+        return build_classifier(self.recipe, len(self.classes))
 
     def validation_images(self) -> LabelledImages:
         return open_splits(self.recipe).val

@@ -79,6 +79,10 @@ class DetectionTask(DataTask):
             sizes = [(int(images.sizes[index, 0]), int(images.sizes[index, 1])) for index in indices]
             yield from zip(indices, found_in(outputs, views, sizes), strict=True)
 
+    def observe(self, model: nn.Module, context: ProcessContext) -> Iterable[tuple[str, Any]]:
+        """Nothing: in batches of padded images, attention to the padding would be measured as well."""
+        return ()
+
     def report_pages(self, model: nn.Module, records: list[dict[str, Any]], context: ProcessContext) -> list[Page]:
         from nearsight.detection.report import detection_pages
 

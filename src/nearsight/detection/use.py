@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from nearsight.analysis.pictures import in_order
 from nearsight.detection import KIND, MIN_SCORE, EvalOptions, PredictOptions
 from nearsight.detection.coco_metrics import Found
 from nearsight.detection.data import open_splits, pad_images
@@ -25,7 +26,7 @@ from nearsight.detection.views import fit_image
 from nearsight.engine.device import pick_device, pick_precision
 from nearsight.engine.task import ProcessContext
 from nearsight.images.decode import picture_files, read_pictures
-from nearsight.images.imageset import BadImage, Splits, pick_split
+from nearsight.images.imageset import Splits, pick_split
 from nearsight.images.transforms import normalise
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import CATEGORIES
@@ -161,6 +162,8 @@ def _prediction(file: Path, objects: list[dict[str, Any]], drawn: Path | None, p
 class DetectionRun:
     """The run for `inspect` and `explore`: network with fresh weights, validation images, predictions from outputs."""
 
+    in_turn = staticmethod(in_order)
+
     def __init__(self, run: RunFolder) -> None:
         self.recipe = run.recipe(DetectionRecipe).with_changes(init_from="")
         self.classes: Sequence[str] = run_categories(run)[0]
@@ -171,15 +174,6 @@ class DetectionRun:
 
     def validation_images(self) -> DetectionSet:
         return open_splits(self.recipe).val
-
-    @staticmethod
-    def in_turn(images: DetectionSet) -> Iterator[tuple[str, np.ndarray]]:
-        """Pictures in the set's order: (name, uint8 [H, W, 3]). Unreadable ones are passed over."""
-        for index, name in enumerate(images.names):
-            try:
-                yield name, images.read(index)
-            except BadImage:
-                continue
 
     def predictions(self, outputs: DetectorOutputs, size: tuple[int, int]) -> list[dict[str, Any]]:
         return surest_boxes(outputs, size, self.classes)

@@ -15,6 +15,7 @@ from typing import Any, Generic, NamedTuple
 
 from torch import Tensor, nn
 
+from nearsight.analysis import attention_record, is_inspectable
 from nearsight.engine.distributed import World
 from nearsight.engine.task import Inputs, ProcessContext
 from nearsight.images.epochs import BatchStream, EpochOrder, MakeBatch, epoch_order
@@ -26,6 +27,7 @@ from nearsight.runs.layout import WHOLE_TRAIN
 from nearsight.tasks import task_kind
 
 _LARGEST_RESIDENT = 2 * 2**30  # bytes of images that are kept on the device by default
+_OBSERVED = 32  # validation images that attention is measured on at each evaluation
 
 
 class EvalBatch(NamedTuple):
@@ -167,7 +169,11 @@ class DataTask:
         return self.data.training_batches(start_step, context)
 
     def observe(self, model: nn.Module, context: ProcessContext) -> Iterable[tuple[str, Any]]:
-        return ()
+        """Of attention layers that analysis knows, how far they look and their gates, on some validation images."""
+        if not is_inspectable(model):
+            return ()
+        images = next(iter(self.data.eval_batches("val", context))).images[:_OBSERVED]
+        return attention_record(model, images).items()
 
     def report_pages(self, model: nn.Module, records: list[dict[str, Any]], context: ProcessContext) -> list[Page]:
         return []

@@ -23,4 +23,5 @@ KIND = TaskKind(
     open_task=imported("regression.task:RegressionTask"),
     evaluate=imported("regression.use:evaluate"),
     load=imported("regression.use:Regressor"),
+    inspect=imported("regression.use:RegressionRun"),
 )

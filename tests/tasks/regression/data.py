@@ -45,6 +45,8 @@ class ValuedImages:
 def read_rows(folder: str | Path) -> list[tuple[str, float]]:
     """(name, value) of each picture that labels.csv lists."""
     file = Path(folder) / "labels.csv"
+    if not file.is_file():
+        raise ValueError(f"{file}: not in {Path.cwd()}; a relative path counts from where training was started")
     with file.open(newline="") as lines:
         try:
             return [(row["name"], float(row["value"])) for row in csv.DictReader(lines)]
