@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from processes import assert_same_outcome, training_environment
 from regression import KIND
@@ -23,6 +24,7 @@ from verbs import nearsight
 from nearsight import tasks
 from nearsight.analysis.pictures import fit_picture, normalisation
 from nearsight.classification.model import build_classifier, timm_model
+from nearsight.engine.task import ProcessContext
 from nearsight.explorer.inspection import inspect_picture
 from nearsight.explorer.sources import open_source
 from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD
@@ -169,11 +171,12 @@ def test_data_that_is_not_where_it_was_is_told(run, tmp_path, monkeypatch):
         open_splits(KIND.recipes[KIND.default_recipe].with_changes(data="gone"))
 
 
-def test_without_data_no_task_is_asked(tmp_path, pictures, monkeypatch):
+def test_without_data_no_task_is_asked(tmp_path, pictures, monkeypatch, capsys):
     monkeypatch.chdir(pictures)  # an empty path would be this folder, which the task recognises
     assert task_of_data("").name == "classification"
-    with pytest.raises(ValueError, match="no data was given: name a folder or a dataset"):
+    with pytest.raises(SystemExit):
         nearsight("train", "--run", tmp_path / "run", "--recipe", "regression_small", "--device", "cpu")
+    assert "no data was given: name a folder or a dataset, such as: nearsight train" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -209,6 +212,26 @@ def test_seeds_are_compared_as_one_setting(run, pictures, tmp_path, capsys):
     assert setting["values"][0] != setting["values"][1]
 
 
+def test_a_fraction_keeps_some_of_the_training_pictures(pictures):
+    recipe = KIND.recipes[KIND.default_recipe].with_changes(data=str(pictures), val_fraction=0.3)
+    whole, half, tenth = (open_splits(recipe.with_changes(fraction=fraction)) for fraction in (1.0, 0.5, 0.1))
+    assert set(tenth.train.names) < set(half.train.names) < set(whole.train.names)
+    assert len(half.train) == round(len(whole.train) / 2)
+    assert half.epoch_size == len(whole.train)
+    assert half.val.names == whole.val.names
+
+
+def test_every_process_evaluates_its_share(pictures):
+    task = KIND.open_task(KIND.recipes[KIND.default_recipe].with_changes(data=str(pictures)), fit_batch=True)
+    count = len(task.data.split("train"))
+    shares = []
+    for rank in range(3):
+        order, parts = task.data.eval_parts("train", 7, ProcessContext(torch.device("cpu"), rank, 3))
+        assert all(part.stop - part.start <= 7 for part in parts)
+        shares += [index for part in parts for index in order.indices[part].tolist()]
+    assert sorted(shares) == list(range(count))
+
+
 def test_an_unreadable_picture_is_replaced_and_told(pictures, tmp_path):
     task = _opened(pictures, tmp_path, damaged="003.png", resident="off")
     names = {name for split in task.data.splits.named.values() for name in split.names}
@@ -232,7 +255,8 @@ def test_its_options_are_its_own(run, pictures, capsys, monkeypatch):
         nearsight(verb, "--help")
     told = capsys.readouterr().out
     assert "--task detection --help or nearsight train --task regression --help shows others" in told
-    assert "For regression: a folder of pictures with a labels.csv of name,value." in " ".join(told.split())
+    told = " ".join(told.replace("│", " ").split())
+    assert "For regression: a folder of pictures with a labels.csv of name,value." in told
     assert "by default, where there is one, test (classification), val (detection), val (regression)" in told
     nearsight("recipes")
     assert "regression_small (regression)" in " ".join(capsys.readouterr().out.split())
@@ -262,11 +286,7 @@ def test_a_run_of_a_task_that_is_not_registered_says_so(run, monkeypatch):
         nearsight("resume", run)
 
 
-def _alone():
-    import torch
-
-    from nearsight.engine.task import ProcessContext
-
+def _alone() -> ProcessContext:
     return ProcessContext(torch.device("cpu"))
 
 

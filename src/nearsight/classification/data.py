@@ -16,7 +16,7 @@ from nearsight.datasets.sources import open_data
 from nearsight.engine.data import EvalBatch, TaskData
 from nearsight.engine.task import Inputs, ProcessContext
 from nearsight.images.augmentation import Augment, BatchAugment, TrainCrop
-from nearsight.images.epochs import EpochOrder, device_batches, epoch_order
+from nearsight.images.epochs import EpochOrder, device_batches
 from nearsight.images.imageset import Splits
 from nearsight.images.transforms import BatchEval, EvalTransform
 from nearsight.tasks import said_by_others
@@ -93,8 +93,7 @@ class ImageData(TaskData[LabelledImages]):
     def eval_batches(self, split: str, context: ProcessContext) -> Iterator[EvalBatch]:
         """In order. An image that cannot be read is replaced by another of its class."""
         images, device = self.split(split), context.device
-        order = epoch_order(len(images), 0, 0, shuffle=False)
-        parts = order.parts(_EVAL_BATCH * context.world_size, context.rank, context.world_size, drop_last=False)
+        order, parts = self.eval_parts(split, _EVAL_BATCH, context)
         normalise = self.evaluation().to(device)
         if self.resident:
             pixels, _ = self.on_device(split, device)

@@ -20,7 +20,7 @@ from nearsight.detection.views import View, ViewSettings, annotations_in_view, d
 from nearsight.engine.data import EvalBatch, TaskData
 from nearsight.engine.task import Batch, Inputs, ProcessContext
 from nearsight.images.epochs import EpochOrder
-from nearsight.images.imageset import BadImage, BadImageLog, name_ranks, read_or_replace
+from nearsight.images.imageset import BadImage, BadImageLog, read_or_replace, share_of
 from nearsight.images.transforms import FILL, normalise
 from nearsight.randomness import hash32
 
@@ -161,9 +161,7 @@ def open_splits(recipe: DetectionRecipe) -> DetectionSplits:
     )
     if recipe.fraction == 1:
         return splits
-    ranks = name_ranks(splits.train.names, recipe.data_seed)
-    keep = max(round(recipe.fraction * len(splits.train)), 1)
-    return splits.with_share(splits.train.subset(np.sort(np.argsort(ranks, kind="stable")[:keep])))
+    return splits.with_share(splits.train.subset(share_of(splits.train.names, recipe.fraction, recipe.data_seed)))
 
 
 class DetectionData(TaskData[DetectionSet]):

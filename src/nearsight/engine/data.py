@@ -81,6 +81,12 @@ class TaskData(ABC, Generic[Images]):
                 cut = {name: value.split(context.micro_batch) for name, value in inputs.items()}
                 yield [dict(zip(cut, parts, strict=True)) for parts in zip(*cut.values(), strict=True)]
 
+    def eval_parts(self, split: str, batch: int, context: ProcessContext) -> tuple[EpochOrder, list[slice]]:
+        """A split in its own order, each image once, and this process's share of it in batches."""
+        order = epoch_order(len(self.split(split)), 0, 0, shuffle=False)
+        world = context.world_size
+        return order, order.parts(batch * world, context.rank, world, drop_last=False)
+
     @abstractmethod
     def epoch(self, order: EpochOrder, parts: list[slice], context: ProcessContext) -> Iterator[Inputs]:
         """The inputs of each part of the order: tensors of one row per sample, which are cut into micro-batches.

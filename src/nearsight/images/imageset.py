@@ -118,6 +118,15 @@ def name_ranks(names: Iterable[str], seed: int) -> np.ndarray:
     return np.fromiter((int.from_bytes(value, "big") / 2**56 for value in hashes), dtype=np.float64)
 
 
+def share_of(names: Sequence[str], fraction: float, seed: int) -> np.ndarray:
+    """Indices, in order, of a fraction of the names (rounded, at least one), by hash of seed and name.
+
+    With the same seed, a smaller fraction is contained in a larger one.
+    """
+    kept = max(round(fraction * len(names)), 1)
+    return np.sort(np.argsort(name_ranks(names, seed), kind="stable")[:kept])
+
+
 StandIns = Callable[[int], tuple[str, Sequence[int]]]
 """For the image at an index: what those that may stand in for it have in common, and their indices in order."""
 
