@@ -22,9 +22,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from nearsight.bench.measure import environment
-from nearsight.kernels import gated_positional_attention, local_attention, triton_launch
-from nearsight.kernels.gpsa import fused
-from nearsight.kernels.local import triton as local_triton
+from nearsight.kernels import dispatch, gated_positional_attention, local_attention, triton_launch
 
 CALLS, ROUNDS = 50, 40
 
@@ -58,8 +56,7 @@ def pretend_gpu() -> Iterator[None]:
     """Tensors of the CPU are taken for a GPU's."""
     with (
         mock.patch.object(driver, "_active", pretend_driver()),
-        mock.patch.object(fused, "no_triton_here", nothing_against),
-        mock.patch.object(local_triton, "no_triton_here", nothing_against),
+        mock.patch.object(dispatch, "no_triton_here", nothing_against),
     ):
         yield
 

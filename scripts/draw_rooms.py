@@ -31,6 +31,7 @@ ROOMS = (
     ("engine",),
     ("classification", "detection"),
     ("explorer", "bench"),
+    ("reproduce",),
     ("cli",),
 )
 FRONT = {"__init__": {"models", "detection", "acceleration"}, "__main__": {"cli"}}
@@ -38,7 +39,7 @@ FRONT = {"__init__": {"models", "detection", "acceleration"}, "__main__": {"cli"
 
 _COLUMN = {
     **dict.fromkeys(("geometry", "functional", "kernels", "nn", "models", "acceleration", "bench"), 0),
-    **dict.fromkeys(("intervals", "cost", "cli"), 1),
+    **dict.fromkeys(("intervals", "cost", "reproduce", "cli"), 1),
     **dict.fromkeys(("randomness", "images", "datasets", "analysis", "classification", "explorer"), 2),
     **dict.fromkeys(("text", "weights", "reports", "engine"), 3),
     **dict.fromkeys(("tasks", "recipes", "runs", "detection"), 4),

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import register_module_forward_hook, register_module_full_backward_hook
 from torch.nn.utils import parametrize
 from watching_operators import Watching
@@ -222,6 +223,18 @@ def test_transforms_and_forward_derivatives():
     _, ours = torch.func.jvp(layer, (x[0],), (x[1],))
     _, theirs = torch.func.jvp(lambda x: equation(layer, x), (x[0],), (x[1],))
     torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+def test_forward_derivatives_of_a_whole_model_need_attention_in_plain_operators():
+    model = accelerate(create_model("convit_nano_32", depth=3, width=36, num_classes=3)).double().eval()
+    images, direction = torch.randn(2, 1, 3, 32, 32, dtype=torch.float64)
+    with sdpa_kernel(SDPBackend.MATH):
+        _, slope = torch.func.jvp(model, (images,), (direction,))
+    step = 1e-5
+    with torch.no_grad():
+        difference = (model(images + step * direction) - model(images - step * direction)) / (2 * step)
+    torch.testing.assert_close(slope, difference, rtol=1e-5, atol=1e-7)
 
 
 def test_hooks_and_replaced_projections_are_heard():

@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from nearsight.models.model import as_pair
 from nearsight.models.registry import create_model
@@ -43,6 +42,8 @@ def _meta_forward(model: nn.Module, img_size: int | tuple[int, int], in_chans: i
 
 def count_cost(model: nn.Module, img_size: int | tuple[int, int], in_chans: int = 3) -> Cost:
     """Cost of one forward pass of one image of the given size."""
+    from torch.utils.flop_counter import FlopCounterMode  # slow to load, and costs that are known need none of it
+
     on_meta = copy.deepcopy(model).to("meta").eval()
     with FlopCounterMode(display=False) as counter:
         _meta_forward(on_meta, img_size, in_chans)

@@ -171,6 +171,8 @@ def all_kinds() -> list[TaskKind]:
 
 def task_of_data(source: str) -> TaskKind:
     """The kind of task that a data source is for. Classification, the first, takes what no other recognises."""
+    if not source:  # as for --help: nothing is loaded to look at data
+        return task_kind(task_names()[0])
     kinds = all_kinds()
     if not source:  # as in a call for help; as a path it would be the current folder
         return kinds[0]

@@ -25,7 +25,7 @@ from nearsight.classification.task import ClassificationTask, validation_warning
 from nearsight.classification.use import Classifier, evaluate
 from nearsight.datasets.labelled import subset
 from nearsight.datasets.sources import open_data
-from nearsight.engine.distributed import shard
+from nearsight.engine.sharding import shard
 from nearsight.engine.task import ProcessContext
 from nearsight.engine.training import train
 from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD
@@ -126,6 +126,7 @@ def test_evaluation_counts_every_image_once(folder):
         ({"model": "convit_mini"}, "no model is named 'convit_mini'"),
         ({"model_options": {"widht": 3}}, "widht"),
         ({"first_classes": 9}, "number of classes must be in 1..3"),
+        ({"first_classes": 1}, "at least two classes; keep more with --first-classes"),
     ],
 )
 def test_mistakes_are_found_before_any_work(folder, tmp_path, changes, words):

@@ -6,13 +6,11 @@ from torchvision.models.detection._utils import Matcher
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.ops import box_iou
 
+from nearsight.detection.anchors import AnchorGrid, DetectorOutputs, anchor_sizes
 from nearsight.detection.outputs import (
     BACKGROUND,
     NO_BOX,
-    AnchorGrid,
     BoxTargets,
-    DetectorOutputs,
-    anchor_sizes,
     detection_loss,
     match_anchors,
     pad_targets,

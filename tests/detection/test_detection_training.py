@@ -426,6 +426,19 @@ def test_wrong_use_of_the_verbs(finished_run, tmp_path, capsys):
     assert "is not a run" in refused(capsys, "eval", tmp_path)
     said = refused(capsys, "eval", finished_run, "--split", "all")
     assert "the data has no all split, but train, val, test; choose by --split" in said
+    said = refused(capsys, "eval", finished_run, "--results", Path(__file__) / "r.json")
+    assert "--results: " in said
+    assert "cannot be made a folder (" in said
+    Image.new("RGB", (20, 20)).save(tmp_path / "a.jpg")
+    said = refused(capsys, "predict", finished_run, tmp_path / "a.jpg", "--out", tmp_path / "a.jpg", "--device", "cpu")
+    assert f"--out: {tmp_path / 'a.jpg'} cannot be made a folder (File exists); choose another" in said
+    (tmp_path / "a.jpg").unlink()
+    other = shutil.copytree(bundled_folder(), tmp_path / "other")
+    (annotations,) = other.rglob("val.json")
+    annotations.write_text(annotations.read_text().replace('"WBC"', '"worm"'))
+    said = refused(capsys, "eval", finished_run, annotations, "--device", "cpu")
+    assert "has the classes RBC, worm, Platelets, and the run finds RBC, WBC, Platelets; they must be the same" in said
+    shutil.rmtree(other)
     with pytest.raises(CycloptsError, match="IMAGES"):
         nearsight("predict", finished_run)
     assert "no such file or folder" in refused(capsys, "predict", finished_run, tmp_path / "none.png")

@@ -8,8 +8,9 @@ from torchvision.models.detection import retinanet_resnet50_fpn
 from torchvision.models.detection.image_list import ImageList
 
 from nearsight.cost import count_cost
+from nearsight.detection.anchors import AnchorGrid, anchor_sizes
 from nearsight.detection.model import load_torchvision_weights
-from nearsight.detection.outputs import AnchorGrid, anchor_sizes, detection_loss, pad_targets, postprocess
+from nearsight.detection.outputs import detection_loss, pad_targets, postprocess
 from nearsight.detection.pyramid import DetectionHead, DetectionHeads, FeaturePyramid, attention_mixer, group_norm
 from nearsight.detection.retinanet import RetinaNet, build_retinanet
 from nearsight.models import create_model

@@ -165,7 +165,8 @@ def test_an_accelerated_model_is_right_without_it(one_is_gone):
     for change in (restore, accelerate):
         logits = change(model)(images)
         with torch.no_grad():
-            results.append([model(images), logits, *torch.autograd.grad(logits.square().sum(), parameters)])
+            without_gradients = model(images)
+        results.append([without_gradients, logits, *torch.autograd.grad(logits.square().sum(), parameters)])
     torch.testing.assert_close(results[1], results[0], rtol=1e-3, atol=1e-5)
 
 

@@ -111,18 +111,16 @@ def test_kinds_of_arguments_that_make_no_sense_are_refused():
         gated_positional_attention(torch.zeros(1, 25, 3, 2, 8), torch.zeros(2, 3), *[torch.zeros(2)] * 2, grid_size=5)
 
 
-def test_images_beyond_32_bit_places_are_left_to_others(monkeypatch):
+def test_images_beyond_32_bit_places_are_left_to_others():
     triton = pytest.importorskip("nearsight.kernels.local.triton")
-    monkeypatch.setattr(triton, "no_triton_here", lambda tensor: None)
     small, large = (torch.empty(1, side, side, 3, 8, 8, device="meta") for side in (56, 8192))
     assert triton.refusal(small, None, Window(7)) is None
     assert "too large for 32-bit places" in triton.refusal(large, None, Window(7))
 
 
-def test_embeddings_of_unlike_sets_are_left_to_the_equation(monkeypatch):
+def test_embeddings_of_unlike_sets_are_left_to_the_equation():
     """The kernels' table has one of both for every head, or one for all."""
     triton = pytest.importorskip("nearsight.kernels.local.triton")
-    monkeypatch.setattr(triton, "no_triton_here", lambda tensor: None)
     projected, shared, of_each = torch.empty(1, 4, 4, 3, 2, 8), torch.empty(1, 7, 4), torch.empty(2, 7, 4)
     assert triton.refusal(projected, (of_each, of_each), Window(7)) is None
     assert "2 sets of row and 1 of column" in triton.refusal(projected, (of_each, shared), Window(7))

@@ -30,7 +30,7 @@ class _Payload:
 def test_a_pickled_payload_does_not_run(tmp_path, wrap):
     target = tmp_path / "owned"
     torch.save(wrap(_Payload(target)), tmp_path / "weights.pth")
-    with pytest.raises(ValueError, match="refused: it holds more than tensors"):
+    with pytest.raises(ValueError, match=r"refused: it holds more than tensors \((posix|nt)\.system\)"):
         read_weights(tmp_path / "weights.pth")
     assert not target.exists()
 

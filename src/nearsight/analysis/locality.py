@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
 
 from nearsight.analysis import measures
+from nearsight.analysis.timm_kinds import is_timm_vit
 from nearsight.analysis.views import GlobalView, Kind, View, patch_map
 from nearsight.analysis.walk import global_view, inspectable, looking, walk_batches
 from nearsight.functional import nonlocality
@@ -94,7 +94,7 @@ def nonlocality_and_entropy(view: View, weights: Tensor) -> tuple[Tensor, Tensor
 
 def _released_code_nonlocality(model: nn.Module, images: Tensor, batch_size: int) -> list[float]:
     model = inspectable(model)
-    if not isinstance(model, (VisionTransformer, TimmVisionTransformer)):
+    if not isinstance(model, VisionTransformer) and not is_timm_vit(model):
         raise ValueError(
             f"protocol='released_code' feeds patch embeddings to every block, and a {type(model).__name__} has none; "
             "use protocol='activations'"

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
 
+from nearsight.analysis.timm_kinds import is_timm_vit
 from nearsight.analysis.walk import body_of
 from nearsight.datasets.labelled import LabelledImages
 from nearsight.datasets.sources import open_data
@@ -57,7 +57,7 @@ def model_size(model: nn.Module) -> tuple[int, int]:
     body = body_of(model)
     if isinstance(body, VisionTransformer):
         return body.img_size
-    if isinstance(body, TimmVisionTransformer):
+    if is_timm_vit(body):
         height, width = body.patch_embed.img_size
         return height, width
     return DEFAULT_SIZE

@@ -6,17 +6,16 @@ ResNets, and detectors around either), timm's plain ViTs, and timm's ConViTs, wh
 weights.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
-from timm.models.convit import ConVit
-from timm.models.vision_transformer import Attention as TimmAttention
-from timm.models.vision_transformer import Block as TimmBlock
-from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 from torch import Tensor, nn
 
+from nearsight.analysis.timm_kinds import is_timm_attention, is_timm_block, is_timm_convit, is_timm_vit
 from nearsight.analysis.views import GlobalView, LocalView, Part, View, patch_map
 from nearsight.functional import query_key_value
 from nearsight.geometry import Grid
@@ -24,6 +23,10 @@ from nearsight.models import ResNet, VisionTransformer
 from nearsight.nn import GatedPositionalSelfAttention, LocalSelfAttention2d, PositionalSelfAttention, SelfAttention
 from nearsight.nn.local import sinusoidal_positions
 from nearsight.weights import from_timm, load_weights
+
+if TYPE_CHECKING:
+    from timm.models.convit import ConVit
+    from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 
 KNOWN = "nearsight's models, timm's plain VisionTransformer and timm's ConVit"
 
@@ -71,14 +74,14 @@ def looking(model: nn.Module) -> Iterator[None]:
 
 def inspectable(model: nn.Module) -> nn.Module:
     """The model itself if `walk` can go through it; timm's ConViT as ours; a ValueError for any other."""
-    if isinstance(model, ConVit):
+    if is_timm_convit(model):
         return from_timm_convit(model)
     body = body_of(model)
     if isinstance(body, ResNet) and not any(isinstance(part, LocalSelfAttention2d) for part in model.modules()):
         raise ValueError("this ResNet has no attention layers to look into; use a sasa_resnet model")
-    if isinstance(body, TimmVisionTransformer):
+    if is_timm_vit(body):
         for index, block in enumerate(body.blocks, start=1):
-            if not isinstance(block, TimmBlock) or not isinstance(block.attn, TimmAttention):
+            if not is_timm_block(block) or not is_timm_attention(block.attn):
                 kind = type(block).__name__
                 raise ValueError(f"block {index} of this timm model is a {kind}, not timm's plain Block and Attention")
     elif not isinstance(body, (VisionTransformer, ResNet)):
@@ -114,7 +117,7 @@ def walk(model: nn.Module, images: Tensor) -> Iterator[View]:
         yield from _walk_vit(model, images)
     elif isinstance(model, ResNet):
         yield from _walk_resnet(model, images)
-    elif isinstance(model, TimmVisionTransformer):
+    elif is_timm_vit(model):
         yield from _walk_timm_vit(model, images)
     elif isinstance(model, Detector):
         yield from _walk_detector(model, images)
@@ -157,10 +160,10 @@ def _walk_vit(model: VisionTransformer, images: Tensor) -> Iterator[View]:
 def global_view(attention: nn.Module, x: Tensor, grid_size: Grid, num_prefix_tokens: int, index: int) -> GlobalView:
     """The view of one attention layer on the tokens `x` [B, T, dim] it is given."""
     batch, tokens, _ = x.shape
-    if isinstance(attention, (SelfAttention, TimmAttention)):
+    if isinstance(attention, SelfAttention) or is_timm_attention(attention):
         qkv = attention.qkv(x).reshape(batch, tokens, 3, attention.num_heads, attention.head_dim).permute(2, 0, 3, 1, 4)
         query, key, value = qkv.unbind(0)
-        if isinstance(attention, TimmAttention):
+        if is_timm_attention(attention):
             query, key = attention.q_norm(query), attention.k_norm(key)
         kind, extra = "plain", {}
     elif isinstance(attention, (PositionalSelfAttention, GatedPositionalSelfAttention)):

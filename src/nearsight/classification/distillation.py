@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import register_fsdp_forward_method
 from torch.nn import functional as F
 
 from nearsight.acceleration import accelerate
@@ -79,6 +78,8 @@ class BothHeads(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
+        from torch.distributed.fsdp import register_fsdp_forward_method  # slow to load; training alone needs it
+
         register_fsdp_forward_method(model, "forward_distilled")  # or a sharded model's outermost weights stay apart
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:

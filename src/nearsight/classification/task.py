@@ -52,7 +52,7 @@ class ClassificationTask(DataTask):
         self.data = ImageData(recipe, splits)
         self.num_classes = len(self.data.classes)
         if self.num_classes < 2:
-            raise ValueError(f"classification needs at least two classes; {recipe.data} has {self.num_classes}")
+            raise ValueError("classification needs at least two classes; keep more with --first-classes")
         self._teacher = load_teacher(recipe, self.data.classes) if recipe.teacher else None
         self._augment = self.data.augmentation()
         self._mix: BatchMix | None = None

@@ -168,7 +168,9 @@ class BoxCollector:
                 f"bottom {bottom:g}); correct or remove it"
             )
         if not 0 <= label < len(self.classes):
-            raise ValueError(f"{where}: there is no class {label}; they count from 0 to {len(self.classes) - 1}")
+            raise ValueError(
+                f"{where}: there is no class {label}; they count from 0 to {len(self.classes) - 1}: add a name for it"
+            )
         height, width = self._sizes[image]
         inside = (max(left, 0.0), max(top, 0.0), min(right, float(width)), min(bottom, float(height)))
         if inside[2] <= inside[0] or inside[3] <= inside[1]:

@@ -1,4 +1,4 @@
-"""Anchors, which box each is matched to, and from a detector's raw outputs to a loss and to boxes.
+"""Which box each anchor is matched to, and from a detector's raw outputs to a loss and to boxes.
 
 Loss and boxes are functions: the model's forward does neither. A box is (left, top, right, bottom) in pixels of the
 padded image, as in torchvision. Shapes: B images, M boxes of the fullest image, N anchors over all levels.
@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torchvision.models.detection._utils import BoxCoder, encode_boxes
-from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.ops import batched_nms, box_iou, clip_boxes_to_image, sigmoid_focal_loss
+
+from nearsight.detection.anchors import DetectorOutputs
 
 NO_BOX = -1  # label of the places that fill up an image with fewer boxes than M
 BACKGROUND, UNDECIDED = -1, -2  # of anchors that are matched to no box; as in torchvision's Matcher
@@ -41,54 +42,6 @@ def pad_targets(boxes: Sequence[Tensor], labels: Sequence[Tensor], num_places: i
     return BoxTargets(padded, marks)
 
 
-def anchor_sizes(scales_per_level: int, smallest: int = 32, num_levels: int = 5) -> tuple[tuple[int, ...], ...]:
-    """Sides of the square anchors: doubling from level to level, `scales_per_level` steps within an octave."""
-    octaves = [smallest * 2**level for level in range(num_levels)]
-    return tuple(
-        tuple(int(side * 2 ** (step / scales_per_level)) for step in range(scales_per_level)) for side in octaves
-    )
-
-
-class AnchorGrid(nn.Module):
-    """The anchors of every level of a pyramid; the shapes around one point are torchvision's.
-
-    Level l has stride `strides[l]`, and position (row, col) stands at that many pixels times (row, col). torchvision
-    divides image size by grid size instead, which differs where a stride does not divide the image: at 608 pixels the
-    coarsest level's anchors would be 121 pixels apart under features that are 128 apart.
-    """
-
-    shapes: Tensor
-
-    def __init__(
-        self,
-        sizes: Sequence[Sequence[int]] | None = None,
-        aspect_ratios: Sequence[float] = (0.5, 1.0, 2.0),
-        strides: Sequence[int] = (8, 16, 32, 64, 128),
-    ) -> None:
-        super().__init__()
-        sizes = anchor_sizes(2) if sizes is None else sizes
-        if len(sizes) != len(strides) or len({len(own) for own in sizes}) != 1:
-            raise ValueError(f"sizes must name as many anchors for each of the {len(strides)} levels, not {sizes}")
-        shapes = AnchorGenerator(tuple(map(tuple, sizes)), (tuple(aspect_ratios),) * len(sizes)).cell_anchors
-        self.strides, self.num_anchors = tuple(strides), len(sizes[0]) * len(aspect_ratios)
-        # Whole numbers, kept as such: a model turned to half precision must not round its anchors.
-        self.register_buffer("shapes", torch.stack([shape.to(torch.int32) for shape in shapes]), persistent=False)
-
-    def forward(self, grid_sizes: Sequence[tuple[int, int]]) -> tuple[Tensor, ...]:
-        """For each level's (rows, cols): float [rows·cols·A, 4], A anchors of a position side by side."""
-        levels = []
-        device = self.shapes.device
-        for (rows, cols), stride, shapes in zip(grid_sizes, self.strides, self.shapes, strict=True):
-            row = (torch.arange(rows, device=device) * stride)[:, None].expand(rows, cols)
-            col = (torch.arange(cols, device=device) * stride)[None, :].expand(rows, cols)
-            centers = torch.stack((col, row, col, row), dim=-1).reshape(-1, 1, 4)
-            levels.append((centers + shapes).reshape(-1, 4).float())
-        return tuple(levels)
-
-    def extra_repr(self) -> str:
-        return f"num_anchors={self.num_anchors}, strides={self.strides}"
-
-
 @torch.no_grad()
 def match_anchors(anchors: Tensor, targets: BoxTargets, foreground: float = 0.5, background: float = 0.4) -> Tensor:
     """int64 [B, N]: for each anchor the box it is matched to, BACKGROUND, or UNDECIDED.
@@ -109,17 +62,6 @@ def match_anchors(anchors: Tensor, targets: BoxTargets, foreground: float = 0.5,
     most = overlap.amax(dim=2, keepdim=True)
     closest = ((overlap == most) & (most > 0)).any(dim=1)
     return torch.where(closest, best_box, match)
-
-
-class DetectorOutputs(NamedTuple):
-    """Raw outputs, one tensor for each level, finest first. A level has N = rows·cols·A anchors."""
-
-    class_logits: tuple[Tensor, ...]
-    """[B, N, classes]."""
-    box_regression: tuple[Tensor, ...]
-    """[B, N, 4]: shift of the centre and logarithm of the size, relative to the anchor."""
-    anchors: tuple[Tensor, ...]
-    """[N, 4]: not learned, but what the regression is relative to."""
 
 
 class DetectorLoss(NamedTuple):

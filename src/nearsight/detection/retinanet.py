@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearsight.detection.outputs import AnchorGrid, DetectorOutputs, anchor_sizes
+from nearsight.detection.anchors import AnchorGrid, DetectorOutputs, anchor_sizes
 from nearsight.detection.pyramid import (
     MIXER_OPTIONS,
     PRIOR,

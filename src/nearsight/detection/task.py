@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nearsight.detection.anchors import DetectorOutputs
 from nearsight.detection.coco_metrics import CocoEvaluator, Found, Truth, to_corner_and_size
 from nearsight.detection.data import DetectionData, open_splits
 from nearsight.detection.dataset import DetectionSet, DetectionSplits
 from nearsight.detection.model import build_detector
-from nearsight.detection.outputs import BoxTargets, DetectorOutputs, detection_loss, postprocess
+from nearsight.detection.outputs import BoxTargets, detection_loss, postprocess
 from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.views import View, boxes_in_image
 from nearsight.engine.data import DataTask, check_batch

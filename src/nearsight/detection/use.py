@@ -13,11 +13,12 @@ from torch import nn
 
 from nearsight.analysis.pictures import in_order
 from nearsight.detection import KIND, MIN_SCORE, EvalOptions, PredictOptions
+from nearsight.detection.anchors import DetectorOutputs
 from nearsight.detection.coco_metrics import Found
 from nearsight.detection.data import open_splits, pad_images
 from nearsight.detection.dataset import DetectionSet
 from nearsight.detection.model import build_detector
-from nearsight.detection.outputs import DetectorOutputs, postprocess
+from nearsight.detection.outputs import postprocess
 from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.report import draw_boxes
 from nearsight.detection.sources import open_parts
@@ -31,6 +32,7 @@ from nearsight.images.transforms import normalise
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import CATEGORIES
 from nearsight.tasks import Evaluation, Prediction
+from nearsight.text import printable
 from nearsight.weights import trained_model
 
 _SHOWN = 20  # boxes that the explorer lists
@@ -60,8 +62,7 @@ class Detector:
 
     def predict(self, pictures: Sequence[str | Path], options: PredictOptions) -> Iterator[Prediction]:
         """One by one; after the last, results.json is written beside the drawings."""
-        files, out, self.notes = list(picture_files(pictures)), Path(options.out), []
-        out.mkdir(parents=True, exist_ok=True)
+        files, out, self.notes = list(picture_files(pictures)), _made_folder(Path(options.out), "--out"), []
         seen: dict[Path, Found] = {}
         for file, image, problem in read_pictures(files):
             if image is None:
@@ -97,6 +98,15 @@ def _context(recipe: DetectionRecipe, device: str) -> ProcessContext:
     return ProcessContext(place, precision=pick_precision("auto" if place.type == "cpu" else recipe.precision, place))
 
 
+def _made_folder(folder: Path, option: str) -> Path:
+    """A folder to write into, made before any work is done."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"{option}: {folder} cannot be made a folder ({error.strerror}); choose another") from error
+    return folder
+
+
 def run_categories(folder: RunFolder) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """The names of a run's classes, and the numbers that its data has for them."""
     categories = folder.read_json(CATEGORIES)
@@ -113,6 +123,10 @@ def evaluate(
 
     ``split`` is train, val or test; by default val, and of other ``data`` val, test, or all of it where it has neither.
     """
+    results = None
+    if options is not None and options.results:
+        results = Path(options.results)
+        _made_folder(results.parent, "--results")
     folder = RunFolder(run)
     recipe = folder.recipe(DetectionRecipe).with_changes(init_from="", resident="off")  # each picture is seen once
     classes, _ = run_categories(folder)
@@ -126,7 +140,10 @@ def evaluate(
     chosen = pick_split(sets, split, (KIND.eval_split, "test", "train"))
     images = sets[chosen]
     if images.classes != classes:
-        raise ValueError(f"the run finds {', '.join(classes)}; the data has {', '.join(images.classes)}")
+        ours, theirs = (printable(", ".join(names)) for names in (classes, images.classes))
+        raise ValueError(
+            f"{origin} has the classes {theirs}, and the run finds {ours}; they must be the same, in order"
+        )
     if not images.num_learnable:
         raise ValueError(f"{origin}: its {chosen} split has no boxes to measure by")
     task, context = DetectionTask(recipe, Splits(images, images, None, origin)), _context(recipe, device)
@@ -134,12 +151,10 @@ def evaluate(
     found = dict(task.detections(model, "val", context))
     evaluator = compared(found, images)
     notes = [f"not read: {name}: {reason}" for name, reason in task.data.bad("val").reasons.items()]
-    if options is not None and options.results:
-        path = Path(options.results)
-        path.parent.mkdir(parents=True, exist_ok=True)
+    if results is not None:
         numbered = [(int(images.image_ids[index]), one) for index, one in found.items()]
-        path.write_text(json.dumps(coco_results(numbered, images.category_ids)) + "\n")
-        notes.append(f"written to {path}")
+        results.write_text(json.dumps(coco_results(numbered, images.category_ids)) + "\n")
+        notes.append(f"written to {results}")
     return Evaluation(
         f"{origin}: {chosen}, {len(images)} images with {len(images.labels)} boxes",
         chosen,

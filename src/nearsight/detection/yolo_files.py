@@ -52,10 +52,13 @@ def _read_labels(collector: BoxCollector, image: int, size: tuple[int, int], pat
         except ValueError:
             raise ValueError(f"{where}: {printable(repr(line.strip()))} is not a line of numbers") from None
         if len(values) != 5:
-            raise ValueError(f"{where}: a box is 'class column row width height', but there are {len(values)} numbers")
+            raise ValueError(
+                f"{where}: a box is 'class column row width height', but there are {len(values)} numbers; write "
+                "the box around an outline"
+            )
         label, col, row, wide, high = values
-        if label != label // 1 or not 0 <= label < len(collector.classes):
-            raise ValueError(f"{where}: there is no class {label:g}; they count from 0 to {len(collector.classes) - 1}")
+        if not label.is_integer():
+            raise ValueError(f"{where}: class {label:g} is not a whole number; classes count from 0")
         if max(abs(value) for value in values[1:]) > 1.5:
             raise ValueError(
                 f"{where}: {values[1:]} are not fractions of the image; divide pixels by its width and height"

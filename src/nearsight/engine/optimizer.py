@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from nearsight.engine.distributed import gather_optimizer, is_sharded, scatter_optimizer
+from nearsight.engine.sharding import gather_optimizer, is_sharded, scatter_optimizer
 from nearsight.recipes.recipe import Recipe
 
 

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from nearsight.acceleration import accelerate
-from nearsight.engine.distributed import World, gather_model, scatter_model, shard
+from nearsight.engine.distributed import World
 from nearsight.engine.optimizer import AveragedModel, build_optimizer, optimizer_tensors, restore_optimizer
+from nearsight.engine.sharding import gather_model, scatter_model, shard
 from nearsight.engine.task import Task
 from nearsight.randomness import INITIALISATION_STREAM, hash32
 from nearsight.recipes.recipe import Recipe

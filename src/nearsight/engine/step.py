@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from nearsight.engine.distributed import World, full_tensor
+from nearsight.engine.distributed import World
+from nearsight.engine.sharding import full_tensor
 from nearsight.engine.state import TrainState
 from nearsight.engine.task import Batch, Inputs, Task
 

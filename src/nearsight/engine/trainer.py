@@ -16,9 +16,10 @@ import torch
 from nearsight.engine.callbacks import CallbackList
 from nearsight.engine.data import cut_batch, explained_loading, smaller_micro_batch
 from nearsight.engine.device import compiles, pick_precision
-from nearsight.engine.distributed import World, is_sharded
+from nearsight.engine.distributed import World
 from nearsight.engine.optimizer import ema_weight, learning_rate
 from nearsight.engine.saving import CheckpointSaver
+from nearsight.engine.sharding import is_sharded
 from nearsight.engine.state import Clock, Progress, TrainState
 from nearsight.engine.step import StepResult, StepSettings, TrainStep
 from nearsight.engine.task import Inputs, ProcessContext, Task, evaluated

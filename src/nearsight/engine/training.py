@@ -8,7 +8,8 @@ from typing import Any
 
 from nearsight.engine.callbacks import Callback, CallbackList
 from nearsight.engine.device import pick_device, prepare_torch
-from nearsight.engine.distributed import World, is_sharded, join_processes, scatter_model
+from nearsight.engine.distributed import World, join_processes
+from nearsight.engine.sharding import is_sharded, scatter_model
 from nearsight.engine.state import batch_norms
 from nearsight.engine.task import Task, evaluated
 from nearsight.engine.trainer import Trainer

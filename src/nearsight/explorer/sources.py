@@ -22,7 +22,7 @@ from nearsight.analysis.walk import Detector, inspectable
 from nearsight.classification.model import timm_model
 from nearsight.classification.use import top_classes
 from nearsight.datasets.sources import open_data
-from nearsight.detection.outputs import DetectorOutputs
+from nearsight.detection.anchors import DetectorOutputs
 from nearsight.detection.use import surest_boxes
 from nearsight.models import create_model
 from nearsight.randomness import INITIALISATION_STREAM, hash32

@@ -115,9 +115,7 @@ def decode_image(data: bytes, name: str, limits: Limits = DEFAULT_LIMITS) -> np.
         raise BadImage(name, "not an image of a known format") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise BadImage(name, f"more than {limits.max_pixels} pixels") from None
-    except (
-        Exception
-    ) as error:  # decoders raise nearly every type on damaged input; each of them means this image is bad
+    except Exception as error:  # as in `read_image_size`
         raise BadImage(name, str(error) or type(error).__name__) from None
 
 
@@ -165,7 +163,7 @@ def _to_rgb(image: Image.Image, name: str) -> Image.Image:
             raise BadImage(name, "integer pixels beyond 16 bits")
         return Image.fromarray((values >> 8).astype(np.uint8)).convert("RGB")
     if image.mode == "F":
-        raise BadImage(name, "floating-point pixels have no agreed range")
+        raise BadImage(name, "floating-point pixels have no agreed range; store 8 bits")
     if image.has_transparency_data:
         pixels = image.convert("RGBA")
         white = Image.new("RGBA", pixels.size, (255, 255, 255, 255))

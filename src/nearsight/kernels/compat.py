@@ -10,6 +10,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .later import constant_when_compiled
+
 
 class Symbol(NamedTuple):
     name: str
@@ -111,7 +113,7 @@ def profiled() -> bool:
     return "torch.autograd._profiler_enabled" in MISSING or torch.autograd._profiler_enabled()
 
 
-@torch.compiler.assume_constant_result  # a call that torch 2.11 cannot trace; torch.compile guards the stack itself
+@constant_when_compiled  # a call that torch 2.11 cannot trace; torch.compile guards the stack itself
 def _transforming() -> bool:
     if "torch._C._functorch.get_dynamic_layer_stack_depth" in MISSING:
         return True

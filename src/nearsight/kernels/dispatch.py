@@ -4,16 +4,19 @@ The choice depends on the arguments alone (shapes, types, device, gradient mode)
 the same call gives the same path everywhere the same hardware is.
 """
 
+import contextlib
 import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .compat import plain_operators_needed
+from .later import COMPILER, FLOP_COUNTER, constant_when_compiled, when_imported
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
 
@@ -23,7 +26,7 @@ def _capability(device: int) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
 
 
-@torch.compiler.assume_constant_result
+@constant_when_compiled
 def _device_trouble(device: int) -> str | None:
     if torch.version.hip is not None:
         return "the kernels are written for NVIDIA's compiler, not for ROCm's"
@@ -61,13 +64,53 @@ class Backend:
     reservation: Callable[..., str | None] = nothing_against
 
 
-def without_triton(name: str) -> Backend:
-    """What stands for a backend of Triton kernels where Triton is not installed."""
+_kernels: dict[str, Any] = {}
+"""The files of Triton kernels by name; None until they are loaded."""
+_loading = False
 
-    def run(tensor: Tensor, *others: Any) -> Tensor:
-        raise ValueError(f"backend {name!r} cannot run: {no_triton_here(tensor)}")
 
-    return Backend(name, lambda tensor, *others: no_triton_here(tensor), run)
+def _load_kernels() -> None:
+    """All files at once: one of them imports the compiler, which asks for them again."""
+    global _loading
+    if _loading:
+        return
+    _loading = True
+    try:
+        for module in _kernels:
+            _kernels[module] = import_module(module)
+    finally:
+        _loading = False
+
+
+def _load_kernels_in_time() -> None:
+    with contextlib.suppress(ImportError):  # a file that somebody imports by itself is half there: then on first use
+        _load_kernels()
+
+
+def triton_backend(name: str, module: str, reservation: Callable[..., str | None] = nothing_against) -> Backend:
+    """A backend of Triton kernels; `module` has its `refusal`, for tensors that Triton runs on, and its `run`.
+
+    The module, and Triton with it, is imported for the first such tensor. Nothing is imported while a graph is traced
+    or FLOPs are counted: where the compiler or the counter is loaded, the operators are there already.
+    """
+
+    def kernels() -> Any:
+        if _kernels[module] is None:
+            _load_kernels()
+        return _kernels[module]
+
+    def refusal(tensor: Tensor, *others: Any) -> str | None:
+        reason = no_triton_here(tensor)
+        return kernels().refusal(tensor, *others) if reason is None else reason
+
+    def run(*arguments: Any) -> Tensor:
+        return kernels().run(*arguments)
+
+    if HAS_TRITON:
+        _kernels[module] = None
+        for bringing_triton in (COMPILER, FLOP_COUNTER):
+            when_imported(bringing_triton, _load_kernels_in_time)
+    return Backend(name, refusal, run, reservation)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.flop_counter import register_flop_formula
 
 from .compat import exporting, plain_operators_needed
 from .dispatch import Backend, Verdict, choose, nothing_against, verdicts
+from .later import constant_when_compiled, register_flop_formula
 
 FEWEST_ROWS = 256  # below, the weight's gradient costs more than the products save
 FEWEST_MULTIPLY_ADDS = 2**24
@@ -152,19 +152,19 @@ def _reservation(x: Tensor, weight: Tensor, bias: Tensor | None) -> str | None:
     return None
 
 
-@torch.compiler.assume_constant_result
+@constant_when_compiled
 def _num_threads() -> int:
     return torch.get_num_threads()
 
 
-@torch.compiler.assume_constant_result
+@constant_when_compiled
 def _library_trouble() -> str | None:
     if not torch.backends.mkldnn.is_available():
         return "this torch has no oneDNN"
     return None if torch.backends.mkldnn.enabled else "oneDNN is switched off"
 
 
-@torch.compiler.assume_constant_result
+@constant_when_compiled
 def _processor_reservation() -> str | None:
     if not torch.backends.mkl.is_available():
         return "this torch does not multiply by MKL"

@@ -1,6 +1,10 @@
-"""From images to tokens: patches at once, or a few strided convolutions."""
+"""From images to tokens: patches at once, or a few strided convolutions; and positions for grids of another size."""
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..geometry import Grid
 
 
 class PatchEmbed(nn.Module):
@@ -40,3 +44,12 @@ class ConvPatchEmbed(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         # Laid out as tokens too: as a mere view they would keep the maps' order, and every residual sum after them.
         return self.layers(images).flatten(2).transpose(1, 2).contiguous()
+
+
+def resampled_positions(positions: Tensor, grid_size: Grid, wanted: Grid, num_prefix_tokens: int) -> Tensor:
+    """Position embedding [1, prefix + H·W, C] of a grid → of the `wanted` grid, bicubic as in timm; prefixes stay."""
+    prefix, patches = positions[:, :num_prefix_tokens], positions[:, num_prefix_tokens:]
+    maps = patches.float().reshape(1, *grid_size, -1).permute(0, 3, 1, 2)
+    maps = F.interpolate(maps, size=wanted, mode="bicubic", antialias=True)
+    patches = maps.permute(0, 2, 3, 1).flatten(1, 2).to(positions.dtype)
+    return torch.cat((prefix, patches), dim=1) if num_prefix_tokens else patches

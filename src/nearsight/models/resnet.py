@@ -10,12 +10,12 @@ from functools import partial
 from typing import Literal, get_args
 
 import torch
-from timm.layers import DropPath
 from torch import Tensor, nn
 
 from ..nn import AttentionStem2d, LocalSelfAttention2d
 from ..nn.checks import require_choice, require_count, require_finite, require_images, require_positive, require_share
 from ..nn.local import has_room_for_local_start
+from ..nn.random import DropPath
 from ..nn.stem import Values
 from .model import Classifier, as_pair, chosen_layers
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 import torch
-from timm.layers import DropPath, resample_abs_pos_embed, trunc_normal_
 from torch import Tensor, nn
 
 from ..geometry import Grid
@@ -23,8 +22,9 @@ from ..nn.checks import (
     require_positive,
     require_share,
 )
+from ..nn.random import DropPath, trunc_normal_
 from ..nn.transformer import initialise
-from .embed import ConvPatchEmbed, PatchEmbed
+from .embed import ConvPatchEmbed, PatchEmbed, resampled_positions
 from .model import Classifier, as_pair, chosen_layers, grid_of
 
 PositionalLayer = Literal["gpsa", "psa"]
@@ -210,9 +210,7 @@ class VisionTransformer(Classifier):
         assert self.pos_embed is not None
         if grid_size == self.grid_size:
             return self.pos_embed
-        return resample_abs_pos_embed(
-            self.pos_embed, list(grid_size), list(self.grid_size), num_prefix_tokens=self.num_placed_tokens
-        )
+        return resampled_positions(self.pos_embed, self.grid_size, grid_size, self.num_placed_tokens)
 
     # Forward, in the order of Fig. 4
 

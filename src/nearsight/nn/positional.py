@@ -3,7 +3,6 @@
 from typing import Any, Literal, get_args
 
 import torch
-from timm.layers import trunc_normal_
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -18,6 +17,7 @@ from .checks import (
     require_positive,
     require_tokens,
 )
+from .random import trunc_normal_
 from .transformer import MultiHead, initialise
 
 Init = Literal["convolutional", "random"]

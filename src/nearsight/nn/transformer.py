@@ -1,12 +1,12 @@
 """The two halves of a ViT's and DeiT's block: multi-head self-attention (ConViT Eq. 1–3) and feed-forward."""
 
-from timm.layers import trunc_normal_
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .. import functional as equations
 from ..geometry import Grid
 from .checks import require_divisible, require_positive, require_tokens
+from .random import trunc_normal_
 
 
 def initialise(*layers: nn.Linear) -> None:

@@ -9,8 +9,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
+from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from nearsight.runs.folder import RunFolder
+from nearsight.text import printable
 
 
 def read_weights(source: str | Path) -> dict[str, Tensor]:
@@ -32,8 +34,9 @@ def _read_pth(path: Path) -> dict[str, Tensor]:
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError) as error:
+        held = f"more than tensors ({foreign})" if (foreign := _foreign_names(path)) else "more than tensors"
         raise ValueError(
-            f"{path} was refused: it holds more than tensors, or is damaged; take the weights as a .safetensors file"
+            f"{path} was refused: it holds {held}, or is damaged; take the weights as a .safetensors file"
         ) from error
     for key in ("model", "state_dict"):
         if isinstance(content, dict) and isinstance(content.get(key), dict):
@@ -41,3 +44,11 @@ def _read_pth(path: Path) -> dict[str, Tensor]:
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise ValueError(f"{path} does not hold a state dict of tensors")
     return content
+
+
+def _foreign_names(path: Path) -> str:
+    """Functions and classes that a .pth names and that reading tensors does not need; none of them is called."""
+    try:
+        return printable(", ".join(get_unsafe_globals_in_checkpoint(path)[:3]))
+    except Exception:  # whatever a damaged file makes of it: the caller says that it cannot be read
+        return ""

@@ -16,17 +16,16 @@ from torch import Tensor
 
 from ...functional import attention as equation
 from ...geometry import Grid
-from ..dispatch import HAS_TRITON, Verdict, choose, verdicts, without_triton
+from ..dispatch import Verdict, choose, triton_backend, verdicts
 from .layout import Positions, heads_outside
-from .plain import DENSE, SEPARABLE
+from .plain import DENSE, SEPARABLE, dense_reservation
 
-if HAS_TRITON:
-    from .fused import FUSED
-    from .joint import JOINT
-else:
-    JOINT, FUSED = without_triton("joint"), without_triton("fused")
-
-BACKENDS = [JOINT, FUSED, DENSE, SEPARABLE]
+BACKENDS = [
+    triton_backend("joint", f"{__name__}.joint"),
+    triton_backend("fused", f"{__name__}.fused", dense_reservation),
+    DENSE,
+    SEPARABLE,
+]
 
 
 def _checked(qkv: Tensor, positions: Positions) -> Positions:

@@ -3,14 +3,12 @@
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.flop_counter import register_flop_formula
 
-from ..dispatch import Backend, no_triton_here
+from ..later import register_flop_formula
 from ..sizes import ceil_div, next_power_of_2
 from ..triton_launch import Operator, wrap_triton
 from .fused_kernels import _mix
 from .layout import Positions, dense_channels, heads_outside, known_sizes, places, positions_outside
-from .plain import dense_reservation
 from .positions import weight_gradient, weights_and_share
 
 LARGEST_FUSED = 8192  # positions whose N×N weights of 32 heads have 32-bit places
@@ -109,9 +107,6 @@ def _(gradient, content, value, weights, scale, out_shape=None, **_):
 
 
 def refusal(qkv: Tensor, positions: Positions, scale: float | None = None) -> str | None:
-    reason = no_triton_here(qkv)
-    if reason is not None:
-        return reason
     if qkv.dtype not in (torch.float16, torch.bfloat16):
         return f"values are {qkv.dtype}; float16 or bfloat16 is needed"
     if qkv.shape[-1] > 128:
@@ -128,6 +123,3 @@ def run(qkv: Tensor, positions: Positions, scale: float | None = None) -> Tensor
     query, key, value = heads_outside(qkv)
     content = F.scaled_dot_product_attention(query, key, value, scale=scale)
     return mix_positions(content, value, weights, share)
-
-
-FUSED = Backend("fused", refusal, run, dense_reservation)

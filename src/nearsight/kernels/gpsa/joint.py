@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
-from ..dispatch import Backend
+from ..later import register_flop_formula
 from ..triton_launch import Operator, wrap_triton
 from . import fused
 from . import joint_plans as plans
@@ -193,6 +192,3 @@ def run(qkv: Tensor, positions: Positions, scale: float | None = None) -> Tensor
     keep = torch.is_grad_enabled() and any(x.requires_grad for x in (qkv, weights, share))
     scale = qkv.shape[-1] ** -0.5 if scale is None else float(scale)
     return attend_gated(qkv, weights, share, scale, keep)[0]
-
-
-JOINT = Backend("joint", refusal, run)

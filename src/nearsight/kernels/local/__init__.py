@@ -4,15 +4,10 @@ from torch import Tensor
 
 from ...functional import local as equation
 from ...functional.local import Border, query_key_value
-from ..dispatch import HAS_TRITON, Backend, Verdict, choose, nothing_against, verdicts, without_triton
+from ..dispatch import Backend, Verdict, choose, nothing_against, triton_backend, verdicts
 from .cpu import CPU
 from .numba import NUMBA
 from .window import Embeddings, Window
-
-if HAS_TRITON:
-    from .triton import TRITON
-else:
-    TRITON = without_triton("triton")
 
 
 def _reference(projected: Tensor, embeddings: Embeddings, window: Window) -> Tensor:
@@ -24,7 +19,12 @@ def _reference(projected: Tensor, embeddings: Embeddings, window: Window) -> Ten
     )
 
 
-BACKENDS = [TRITON, NUMBA, CPU, Backend("reference", nothing_against, _reference)]
+BACKENDS = [
+    triton_backend("triton", f"{__name__}.triton"),
+    NUMBA,
+    CPU,
+    Backend("reference", nothing_against, _reference),
+]
 
 
 def _checked(projected: Tensor, row: Tensor | None, col: Tensor | None, window: Window) -> Embeddings:

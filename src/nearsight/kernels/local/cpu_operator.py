@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
 from ..compat import plain_operators_needed
 from ..dispatch import Backend
+from ..later import register_flop_formula
 from .window import Embeddings, Window, local_attention_flops
 
 _INPUTS = "Tensor projected, Tensor? row_embedding, Tensor? col_embedding, int kernel_size, bool mask"

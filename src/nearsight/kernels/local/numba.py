@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..later import constant_when_compiled
 from ..sizes import LANES
 from . import cpu_operator
 from .cpu_operator import cpu_backend
@@ -32,7 +33,7 @@ def _loops() -> Any:
     return import_module(f"{__package__}.numba_loops")
 
 
-@torch.compiler.assume_constant_result  # imports cannot be traced
+@constant_when_compiled  # imports cannot be traced
 def _loading_trouble() -> str | None:
     try:
         _loops()

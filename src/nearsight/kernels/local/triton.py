@@ -11,9 +11,8 @@ from functools import cache
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import register_flop_formula
 
-from ..dispatch import Backend, no_triton_here
+from ..later import register_flop_formula
 from ..sizes import next_power_of_2
 from ..triton_launch import EDITION, Operator
 from .launch import (
@@ -159,9 +158,6 @@ def _(grad, projected, row, col, output, lse, kernel_size, mask, out_shape=None,
 
 def refusal(projected: Tensor, embeddings: Embeddings, window: Window) -> str | None:
     """Why these kernels cannot run on these arguments, or None."""
-    reason = no_triton_here(projected)
-    if reason is not None:
-        return reason
     if window.stride != 1:
         return f"stride {window.stride} is not 1"
     if projected.dtype not in SUPPORTED_TYPES:
@@ -189,6 +185,3 @@ def run(projected: Tensor, embeddings: Embeddings, window: Window) -> Tensor:
     row, col = embeddings or (None, None)
     save_lse = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (projected, row, col))
     return local_attention(projected, row, col, window.kernel_size, window.border == "mask", save_lse, EDITION)[0]
-
-
-TRITON = Backend("triton", refusal, run)
