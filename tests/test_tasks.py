@@ -79,6 +79,9 @@ def test_another_task_is_registered(monkeypatch, tmp_path):
     register(kind)
     with pytest.raises(ValueError, match="there is a task 'number' already"):
         register(kind)
+    with pytest.raises(ValueError, match="classification has a recipe 'small' already; give that of other another"):
+        register(dataclasses.replace(kind, name="other", recipes={"small": small}, default_recipe="small"))
+    assert task_names() == ("classification", "detection", "number")
     assert task_of_data("a.numbers") is kind
     assert named_recipe("number_small").task == "number"
     assert resolve_recipe("", None, {"data": "a.numbers"}) == small.with_changes(data="a.numbers")

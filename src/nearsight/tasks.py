@@ -25,6 +25,9 @@ class Evaluation:
     origin: str
     split: str
     values: dict[str, float]
+    fingerprints: Mapping[str, str]
+    """Of the run's own data as it is now (`images.imageset.Splits.fingerprints`); empty for other data. `eval` says
+    when they are not those of the training."""
     notes: tuple[str, ...] = ()
     per_class: dict[str, dict[str, float]] = field(default_factory=dict)
 
@@ -68,8 +71,8 @@ class InspectedRun(Protocol):
         """(name, uint8 [H, W, 3]) of those that can be read, so ordered that the first few differ."""
 
     def predictions(self, outputs: Any, size: tuple[int, int]) -> list[dict[str, Any]]:
-        """The model's outputs for one picture of this (height, width) as records: `label`, `probability`, and perhaps
-        `box`."""
+        """The model's outputs for one picture of this (height, width) as records: `label`, and perhaps `probability`
+        and `box`."""
 
 
 @dataclass(frozen=True)
@@ -87,25 +90,36 @@ class TaskKind:
     name: str
     help: str
     """The data, and the model that is trained on it, in a few words."""
+    data: str
+    """What DATA may be, for the help of `train`."""
     recipe: type
     recipes: Mapping[str, Any]
     """Named recipes, by names that no other task uses."""
     default_recipe: str
     selection: str
     """The evaluated value, larger is better, that decides which weights are kept."""
+    percents: Mapping[str, str] = field(default_factory=dict)
+    """Evaluated values that are percentages, and how they are written: `top1` is `top-1`."""
+    eval_split: str = "val"
+    """The split that `evaluate` measures where it is there and no other is asked for."""
     eval_options: type = NoOptions
     predict_options: type = NoOptions
     models: Callable[[], Sequence[str]]
     """Names of the models that can be trained for it, besides timm's."""
     recognises: Callable[[str], bool]
-    """Whether a data source is for this task; cheap, and False for what is not there. Later tasks are asked first."""
+    """Whether a data source, never an empty one, is for this task; cheap, and False for what is not there. Later tasks
+    are asked first."""
     open_task: Callable[..., Any]
     """(recipe, *, fit_batch=False) → engine.task.Task; its `recipe` is the one that is used, with the batch that
     `engine.data.check_batch` allows."""
     complete_recipe: Callable[..., Any] = lambda recipe, run: recipe
     """(recipe, run folder) → the recipe with what it takes from the run it starts from, or has on record."""
     evaluate: Callable[..., Evaluation]
-    """(run, data="", *, split="", device="auto", options=None) → Evaluation."""
+    """(run, data="", *, split="", device="auto", options=None) → Evaluation.
+
+    Without `data` on a split of the run's own data, split as for training; else on all of `data`, from which no
+    validation split is taken, or on the split of it that is asked for. Values are of the selected weights.
+    """
     load: Callable[..., Predictor]
     """(run, device="auto") → Predictor."""
     inspect: Callable[..., InspectedRun] | None = None
@@ -129,6 +143,9 @@ def register(kind: TaskKind) -> None:
     """Make a kind of task known by its name."""
     if kind.name in task_names():
         raise ValueError(f"there is a task {kind.name!r} already")
+    for other in all_kinds():
+        if taken := sorted(set(kind.recipes) & set(other.recipes)):
+            raise ValueError(f"{other.name} has a recipe {taken[0]!r} already; give that of {kind.name} another name")
     _KINDS[kind.name] = kind
 
 
@@ -141,7 +158,10 @@ def task_kind(name: str) -> TaskKind:
     if name in _KINDS:
         return _KINDS[name]
     if name not in TASKS:
-        raise ValueError(f"there is no task {name!r}; the tasks are {', '.join(task_names())}")
+        raise ValueError(
+            f"there is no task {name!r}; the tasks are {', '.join(task_names())}. A task of another package is known "
+            "to the program that registers it by nearsight.tasks.register"
+        )
     return import_module(f"nearsight.{name}").KIND
 
 
@@ -154,7 +174,18 @@ def task_of_data(source: str) -> TaskKind:
     if not source:  # as for --help: nothing is loaded to look at data
         return task_kind(task_names()[0])
     kinds = all_kinds()
+    if not source:  # as in a call for help; as a path it would be the current folder
+        return kinds[0]
     return next((kind for kind in reversed(kinds) if kind.recognises(source)), kinds[0])
+
+
+def said_by_others(task: str, source: str) -> str:
+    """Which other tasks than this recognise a data source, to end the error with that it is not for this one."""
+    others = [kind for kind in all_kinds() if kind.name != task]
+    for kind in others:
+        if kind.recognises(source):
+            return f"; it is data for {kind.name}"
+    return f"; nor is it recognised by another task ({', '.join(kind.name for kind in others)})"
 
 
 def refuse_models_of_others(task: str, model: str) -> None:
@@ -163,4 +194,4 @@ def refuse_models_of_others(task: str, model: str) -> None:
         return
     for other in all_kinds():
         if model in other.models():
-            raise ValueError(f"{model} is a model for {other.name}, not for {task}; `nearsight models` lists both")
+            raise ValueError(f"{model} is a model for {other.name}, not for {task}; the verb `models` lists both")

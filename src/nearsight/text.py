@@ -7,6 +7,19 @@ from typing import Any
 
 LONGEST_PATH = 4096  # the `limit` with which `printable` shows paths whole
 
+_program = "nearsight"
+
+
+def name_program(words: str) -> None:
+    """Say what a person types to start this program, such as `python -m mytask`, for usage and hints."""
+    global _program
+    _program = words
+
+
+def typed(*words: object) -> str:
+    """What to type for this: `typed("resume", run)` is `nearsight resume runs/one`; without words the program."""
+    return " ".join(map(str, (_program, *words)))
+
 
 def one_line(text: str) -> str:
     """Text that stays on one line and moves no cursor: what cannot be printed is escaped."""

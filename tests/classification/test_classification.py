@@ -34,6 +34,7 @@ from nearsight.recipes.files import apply_changes, freeze, named_recipe
 from nearsight.reports.compare import Setting, compare_runs, comparison_plot, describe_setting, welch_p
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import DATA
+from nearsight.tasks import task_kind
 
 CPU = torch.device("cpu")
 AWFUL = "<script>alert('$x$')</script>"
@@ -320,10 +321,12 @@ def test_unreadable_images_of_every_split_are_named(folder, tmp_path):
     summary = train(_recipe(broken, resident="on", epochs=1.0), RunFolder(run))
     (problem,) = summary["problems"]
     assert problem.startswith("val: amber/000.png: ")
-    (note,) = evaluate(run, device="cpu").notes
+    found = evaluate(run, device="cpu")
+    (note,) = found.notes
     assert problem.removeprefix("val: ") in note
+    assert RunFolder(run).was_trained_on(found.fingerprints)
     (broken / "val" / "amber" / "001.png").unlink()
-    assert any("has changed since" in note for note in evaluate(run, device="cpu").notes)
+    assert not RunFolder(run).was_trained_on(evaluate(run, device="cpu").fingerprints)
 
 
 def test_other_classes_are_refused(run, tmp_path):
@@ -453,12 +456,16 @@ def test_comparing_runs(run, folder, tmp_path):
         "convit_nano_32, num_gated_blocks=1",
         "deit_nano_32",
     ]
-    assert comparison.quantity == ClassificationTask.selection
+    assert comparison.quantity == task_kind("classification").selection
     assert comparison.title == "selected on val top-1 (%)"
     assert comparison.p_values == (None, None)  # one run on a side proves nothing
     assert comparison_plot(comparison).startswith(b"\x89PNG")
     with pytest.raises(ValueError, match="is given twice"):
         compare_runs([*paths, str(paths[0])])
+    copied = compare_runs([*paths, shutil.copytree(run, tmp_path / "copy")])
+    assert copied.settings == comparison.settings
+    assert copied.notes == (f"{tmp_path / 'copy'} is left out: it has the settings and the seed of {run}",)
+    assert comparison.notes == ()
     last = tmp_path / "last"
     train(_recipe(folder, resident="on", epochs=2.0, select="last"), RunFolder(last))
     assert [setting.differs for setting in compare_runs([run, last]).settings] == [

@@ -221,7 +221,6 @@ def test_warm_start_from_a_detector_of_other_classes(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"data": ""}, "no data was given"),
         ({"batch": 64}, "batch 64 is larger than the 36 training images"),
         ({"first_classes": 2}, "first_classes is for classification; detection does not read it"),
         ({"teacher": "timm:resnet18", "distillation": "hard"}, "teacher is for classification; detection does not"),

@@ -49,6 +49,8 @@ def test_two_processes_give_the_curve_of_one(zygote, alone, tmp_path):
     ended = _run_ranks(zygote, run, 2, changes={"report": True})
     assert [one.code for one in ended] == [0, 0], ended
     assert "shared by 1<" in (run / "report.html").read_text()  # pages are made by one process
+    assert json.loads((run / "done.json").read_text())["test"]["gathered"] == 21
+    assert json.loads((alone / "done.json").read_text())["test"]["gathered"] == 1
     losses, expected = _losses(run), _losses(alone)
     assert list(losses) == list(range(1, 61))
     assert list(losses.values()) == pytest.approx(list(expected.values()), abs=1e-5)

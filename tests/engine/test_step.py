@@ -28,7 +28,7 @@ from nearsight.engine.optimizer import (
 )
 from nearsight.engine.state import TrainState
 from nearsight.engine.step import StepSettings, TrainStep
-from nearsight.engine.task import ProcessContext
+from nearsight.engine.task import Batch, ProcessContext
 from nearsight.engine.training import train
 from nearsight.models import create_model
 from nearsight.runs.folder import RunFolder
@@ -354,3 +354,29 @@ def test_of_equal_weights_the_later_are_selected(tmp_path):
     recipe = toy_recipe(epochs=4.0, eval_every=1.0, ema=0.0)
     summary = train(recipe, RunFolder(tmp_path / "run"), open_task=Tied)
     assert summary["selected"] == {"step": 3 * Tied(recipe).steps_per_epoch, "value": 0.5, "weights": "model"}
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_images_have_the_memory_format_of_the_model(channels_last):
+    class Seen(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3)
+
+        def forward(self, images):
+            self.formats = [
+                tensor.is_contiguous(memory_format=torch.channels_last) for tensor in (images, self.conv.weight)
+            ]
+            return self.conv(images).mean((1, 2, 3))
+
+    class Pictures(ToyTask):
+        def build_model(self):
+            return Seen()
+
+        def prepare(self, inputs, step, first):
+            images = inputs["keys"].float()[:, None, None, None].div(1e20).expand(-1, 3, 5, 6)
+            return Batch(images.contiguous(), torch.zeros(len(images)))
+
+    state, step, feed = _plain_step(Pictures(toy_recipe(channels_last=channels_last, ema=0.0)))
+    step(0, next(feed), 0.0, 0.0, 1)
+    assert state.model.formats == [channels_last] * 2

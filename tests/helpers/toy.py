@@ -129,6 +129,7 @@ def toy_recipe(kind: type[R] = ToyRecipe, **changes) -> R:
 KIND = TaskKind(
     name="toy",
     help="a few hundred numbers",
+    data="`toy`",
     recipe=ToyRecipe,
     recipes={"toy": toy_recipe()},
     default_recipe="toy",

@@ -12,8 +12,9 @@ import yaml
 from nearsight.classification.model import build_classifier
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.detection.recipe import DetectionRecipe
+from nearsight.recipes.fields import option
 from nearsight.recipes.files import freeze, named_recipe, read_changes, resolve_recipe, thaw
-from nearsight.recipes.recipe import differences
+from nearsight.recipes.recipe import Recipe, differences, field_names
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENTS = sorted((ROOT / "recipes").glob("*.yaml"))
@@ -282,3 +283,14 @@ def test_bad_yaml_is_told_by_its_line(tmp_path):
     file.write_text("epochs: 3\nmodel: x: y\n")
     with pytest.raises(ValueError, match=r"is not a plain YAML recipe: line 2: mapping values are not allowed here$"):
         read_changes(file)
+
+
+def test_fields_that_change_results_tell_settings_apart():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Thresholds(Recipe):
+        threshold: float = option(0.5, "from where on a label is said", change="free", compared=True)
+        printed: int = option(5, "how many labels are printed", change="free")
+
+    compared = {name for name in field_names(Thresholds) if Thresholds.is_compared(name)}
+    assert {"threshold", "lr", "model", "select", "micro_batch"} <= compared
+    assert not {"printed", "seed", "workers", "report"} & compared

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 
 import numpy as np
 from PIL import Image
 
+from nearsight import tasks
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.reports import plots
 from nearsight.reports.page import Page, Picture, page_html, picture_file
 from nearsight.reports.run_report import run_files
 from nearsight.reports.words import measure_words, measured, model_words
+from nearsight.tasks import task_kind
 from nearsight.text import value_words
 
 
@@ -68,3 +71,11 @@ def test_the_square_is_drawn_around_the_marked_patch():
     assert right.any()
     assert rows[left].mean() > rows[right].mean()  # lower in the first picture
     assert np.ptp(cols[right]) > 1.5 * np.ptp(cols[left])  # twice as wide in the second
+
+
+def test_measures_of_every_task_have_their_units(monkeypatch):
+    kind = dataclasses.replace(task_kind("classification"), name="labels", recipes={}, percents={"f1": "F1"})
+    assert measured("f1", 50.0) == "f1 50.000"
+    monkeypatch.setattr(tasks, "_KINDS", {"labels": kind})
+    assert measured("f1", 50.0) == "F1 50.0 %"
+    assert measured("top1", 50.0) == "top-1 50.0 %"

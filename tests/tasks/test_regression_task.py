@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,15 +13,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from processes import assert_same_outcome, training_environment
 from regression import KIND
+from regression.data import open_splits
 from regression.task import RegressionTask
 from verbs import nearsight
 
 from nearsight import tasks
+from nearsight.analysis.pictures import fit_picture, normalisation
+from nearsight.classification.model import build_classifier, timm_model
+from nearsight.engine.task import ProcessContext
+from nearsight.explorer.inspection import inspect_picture
+from nearsight.explorer.sources import open_source
+from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD
 from nearsight.recipes.files import thaw
 from nearsight.runs.exits import PreemptedError
+from nearsight.tasks import task_of_data
 
 SETTINGS = (
     "--image-size 8 --epochs 12 --batch 16 --warmup-epochs 1 --lr 3e-3 --lr-batch 0 --val-fraction 0.3 "
@@ -108,6 +118,78 @@ def test_a_run_is_measured_on_its_own_data_and_on_other(run, pictures, capsys):
     assert "the data has no test split" in capsys.readouterr().err
 
 
+def test_data_that_changed_since_training_is_told(run, pictures, tmp_path, capsys):
+    warning = f"warning: {pictures} has changed since the run was trained on it"
+    copy = shutil.copytree(run, tmp_path / "run")
+    known = json.loads((copy / "data.json").read_text())
+    (copy / "data.json").write_text(json.dumps({**known, "val": "another"}))
+    for folder, data, told in ((run, (), []), (copy, (), [warning]), (copy, (pictures,), [])):
+        assert nearsight("eval", folder, *data, "--device", "cpu", "--json") == 0
+        assert json.loads(capsys.readouterr().out)["notes"] == told
+
+
+def test_its_models_are_looked_into(run, pictures, tmp_path, capsys):
+    assert nearsight("inspect", run, "--out", tmp_path / "heads.json", "--images", "4") == 0
+    assert f"pictures: the validation pictures of run ({pictures})" in capsys.readouterr().err
+    rows = json.loads((tmp_path / "heads.json").read_text())
+    assert {row["layer"] for row in rows} == {0, 1}
+    assert nearsight("inspect", run, "--figure", "5", "--out", tmp_path / "figure.png") == 0
+    (curves,) = json.loads((tmp_path / "figure.json").read_text())["runs"]
+    assert curves["epochs"] == [4.0, 8.0, 12.0]
+    source = open_source(str(run))
+    model = source.load()
+    name, pixels = next(source.inspected.in_turn(source.inspected.validation_images()))
+    shown = inspect_picture(model, fit_picture(name, pixels, source.image_size(model)), source.predictions)
+    assert nearsight("predict", run, pictures / name, "--device", "cpu", "--json") == 0
+    value = json.loads(capsys.readouterr().out.splitlines()[-1])["value"]
+    (said,) = shown.predictions
+    assert float(said["label"]) == pytest.approx(value, abs=0.02)  # it is fitted by another filter
+
+
+def test_a_model_of_timm_is_looked_into_as_it_was_trained(pictures):
+    recipe = KIND.recipes[KIND.default_recipe].with_changes(data=str(pictures), model="timm:vit_tiny_patch16_224")
+    model = build_classifier(recipe, 1)
+    assert normalisation(model) == (IMAGENET_MEAN, IMAGENET_STD)
+    assert normalisation(timm_model("vit_tiny_patch16_224")) != (IMAGENET_MEAN, IMAGENET_STD)
+
+
+def test_a_finished_run_without_attention_has_no_figure_of_it(run, tmp_path):
+    copy = shutil.copytree(run, tmp_path / "run")
+    lines = [json.loads(line) for line in (copy / "metrics.jsonl").read_text().splitlines()]
+    kept = [{name: value for name, value in line.items() if name not in ("nonlocality", "gates")} for line in lines]
+    (copy / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in kept))
+    with pytest.raises(ValueError, match="is finished and logged no nonlocality"):
+        nearsight("inspect", copy, "--figure", "5", "--out", tmp_path / "figure.png")
+    (copy / "done.json").unlink()
+    with pytest.raises(ValueError, match="wait for its first evaluation"):
+        nearsight("inspect", copy, "--figure", "5", "--out", tmp_path / "figure.png")
+
+
+def test_data_that_is_not_where_it_was_is_told(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=rf"gone/labels\.csv: not in {tmp_path}; a relative path counts from"):
+        open_splits(KIND.recipes[KIND.default_recipe].with_changes(data="gone"))
+
+
+def test_without_data_no_task_is_asked(tmp_path, pictures, monkeypatch, capsys):
+    monkeypatch.chdir(pictures)  # an empty path would be this folder, which the task recognises
+    assert task_of_data("").name == "classification"
+    with pytest.raises(SystemExit):
+        nearsight("train", "--run", tmp_path / "run", "--recipe", "regression_small", "--device", "cpu")
+    assert "no data was given: name a folder or a dataset, such as: nearsight train" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_that_no_task_recognises_says_which_were_asked(tmp_path, pictures, capsys):
+    def refused(*words) -> str:
+        with pytest.raises(SystemExit):
+            nearsight("train", *words, "--run", tmp_path / "run", "--device", "cpu")
+        return capsys.readouterr().err
+
+    assert "; nor is it recognised by another task (detection, regression)" in refused(tmp_path / "nowhere")
+    assert "; it is data for regression" in refused(pictures, "--task", "classification")
+
+
 def test_a_run_says_the_value_of_pictures(run, pictures, tmp_path, capsys):
     (tmp_path / "broken.png").write_bytes(b"no picture")
     files = [pictures / "000.png", pictures / "001.png", tmp_path / "broken.png"]
@@ -130,6 +212,26 @@ def test_seeds_are_compared_as_one_setting(run, pictures, tmp_path, capsys):
     assert setting["values"][0] != setting["values"][1]
 
 
+def test_a_fraction_keeps_some_of_the_training_pictures(pictures):
+    recipe = KIND.recipes[KIND.default_recipe].with_changes(data=str(pictures), val_fraction=0.3)
+    whole, half, tenth = (open_splits(recipe.with_changes(fraction=fraction)) for fraction in (1.0, 0.5, 0.1))
+    assert set(tenth.train.names) < set(half.train.names) < set(whole.train.names)
+    assert len(half.train) == round(len(whole.train) / 2)
+    assert half.epoch_size == len(whole.train)
+    assert half.val.names == whole.val.names
+
+
+def test_every_process_evaluates_its_share(pictures):
+    task = KIND.open_task(KIND.recipes[KIND.default_recipe].with_changes(data=str(pictures)), fit_batch=True)
+    count = len(task.data.split("train"))
+    shares = []
+    for rank in range(3):
+        order, parts = task.data.eval_parts("train", 7, ProcessContext(torch.device("cpu"), rank, 3))
+        assert all(part.stop - part.start <= 7 for part in parts)
+        shares += [index for part in parts for index in order.indices[part].tolist()]
+    assert sorted(shares) == list(range(count))
+
+
 def test_an_unreadable_picture_is_replaced_and_told(pictures, tmp_path):
     task = _opened(pictures, tmp_path, damaged="003.png", resident="off")
     names = {name for split in task.data.splits.named.values() for name in split.names}
@@ -149,12 +251,13 @@ def test_its_options_are_its_own(run, pictures, capsys, monkeypatch):
         nearsight("train", "clothing", "--value-scale", "2")
     with pytest.raises(ValueError, match="must leave out 'img_size': --image-size sets it"):
         nearsight("train", pictures, "--model-options.img-size", "8")
-    with pytest.raises(ValueError, match="is a run of regression, whose models cannot be looked into"):
-        nearsight("inspect", run)
     for verb in ("eval", "predict", "train"):
         nearsight(verb, "--help")
     told = capsys.readouterr().out
     assert "--task detection --help or nearsight train --task regression --help shows others" in told
+    told = " ".join(told.replace("│", " ").split())
+    assert "For regression: a folder of pictures with a labels.csv of name,value." in told
+    assert "by default, where there is one, test (classification), val (detection), val (regression)" in told
     nearsight("recipes")
     assert "regression_small (regression)" in " ".join(capsys.readouterr().out.split())
 
@@ -167,18 +270,27 @@ def test_a_program_that_registers_it_has_all_verbs(pictures, tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     assert (tmp_path / "run" / "done.json").exists()
 
+    def said(*words) -> str:
+        program = [sys.executable, "-m", "regression", *words]
+        done = subprocess.run(program, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        return " ".join((done.stdout + done.stderr).split())
 
-def _alone():
-    import torch
+    assert "such as: python -m regression inspect convit_tiny" in said("inspect")
+    assert "Usage: python -m regression train DATA [OPTIONS]" in said("train", "--help")
+    assert "Usage: python -m regression COMMAND" in said("--help")
 
-    from nearsight.engine.task import ProcessContext
 
+def test_a_run_of_a_task_that_is_not_registered_says_so(run, monkeypatch):
+    monkeypatch.setattr(tasks, "_KINDS", {})
+    with pytest.raises(ValueError, match=r"config\.yaml: there is no task 'regression'; .* registers it"):
+        nearsight("resume", run)
+
+
+def _alone() -> ProcessContext:
     return ProcessContext(torch.device("cpu"))
 
 
 def _opened(pictures: Path, tmp_path: Path, *, damaged: str, **changes) -> RegressionTask:
-    import shutil
-
     folder = shutil.copytree(pictures, tmp_path / "damaged")
     (folder / damaged).write_bytes(b"no picture")
     recipe = KIND.recipes[KIND.default_recipe].with_changes(data=str(folder), image_size=32, **changes)

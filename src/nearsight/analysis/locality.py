@@ -57,6 +57,18 @@ def layer_summaries(model: nn.Module, images: Tensor, *, batch_size: int = 16) -
     return summaries
 
 
+def attention_record(model: nn.Module, images: Tensor) -> dict[str, list]:
+    """What a run logs of its model at each evaluation, on a few of its images.
+
+    ``nonlocality`` (ConViT's Figure 5) has one number a layer, in patches; ``gates`` (its Figure 6), σ(λ), one list of
+    heads for each gated layer.
+    """
+    summaries = layer_summaries(model, images)
+    record: dict[str, list] = {"nonlocality": [round(summary.mean_nonlocality, 5) for summary in summaries]}
+    gates = [[round(value, 5) for value in s.gate_values] for s in summaries if s.gate_values is not None]
+    return {**record, "gates": gates} if gates else record
+
+
 def nonlocality_by_layer(
     model: nn.Module, images: Tensor, *, protocol: Protocol = "activations", batch_size: int = 16
 ) -> list[float]:

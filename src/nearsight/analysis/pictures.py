@@ -1,6 +1,6 @@
 """A picture as people see it and as a model receives it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -14,7 +14,7 @@ from nearsight.analysis.timm_kinds import is_timm_vit
 from nearsight.analysis.walk import body_of
 from nearsight.datasets.labelled import LabelledImages
 from nearsight.datasets.sources import open_data
-from nearsight.images.imageset import BadImage
+from nearsight.images.imageset import BadImage, ImageSet
 from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD, normalise
 from nearsight.models import VisionTransformer
 
@@ -74,12 +74,23 @@ def in_turn(images: LabelledImages) -> Iterator[tuple[str, np.ndarray]]:
     """Pictures of a set, one of each class in turn: (class, uint8 [H, W, 3]). Unreadable ones are passed over."""
     by_class = [np.flatnonzero(np.asarray(images.labels) == label) for label in range(len(images.classes))]
     rounds = range(max(map(len, by_class)))
-    for index in (int(members[turn]) for turn in rounds for members in by_class if turn < len(members)):
+    order = (int(members[turn]) for turn in rounds for members in by_class if turn < len(members))
+    for index, pixels in _readable(images, order):
+        yield images.classes[images.labels[index]], pixels
+
+
+def in_order(images: ImageSet) -> Iterator[tuple[str, np.ndarray]]:
+    """Pictures of any set, in its order: (name, uint8 [H, W, 3]). Unreadable ones are passed over."""
+    for index, pixels in _readable(images, range(len(images))):
+        yield images.names[index], pixels
+
+
+def _readable(images: ImageSet, order: Iterable[int]) -> Iterator[tuple[int, np.ndarray]]:
+    for index in order:
         try:
-            pixels = images.read(index)
+            yield index, images.read(index)
         except BadImage:
             continue
-        yield images.classes[images.labels[index]], pixels
 
 
 def batch_for(

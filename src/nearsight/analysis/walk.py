@@ -89,6 +89,15 @@ def inspectable(model: nn.Module) -> nn.Module:
     return model
 
 
+def is_inspectable(model: nn.Module) -> bool:
+    """Whether `walk` can go through a model."""
+    try:
+        inspectable(model)
+    except ValueError:
+        return False
+    return True
+
+
 def walk_batches(model: nn.Module, images: Tensor, batch_size: int) -> Iterator[View]:
     """As `walk`, a few images at a time: all layers for the first few, then all layers for the next."""
     if images.ndim != 4 or len(images) == 0:

@@ -28,10 +28,14 @@ def _models() -> list[str]:
 KIND = TaskKind(
     name="classification",
     help="images with classes: a classifier",
+    data="a folder of class folders, .npz, .parquet, shards, an archive, a known dataset, or `clothing`, which comes "
+    "with nearsight",
     recipe=ClassificationRecipe,
     recipes=CLASSIFICATION_RECIPES,
     default_recipe="small",
     selection="top1",
+    percents={"top1": "top-1", "top5": "top-5"},
+    eval_split="test",
     predict_options=PredictOptions,
     models=_models,
     recognises=lambda source: True,

@@ -9,30 +9,33 @@ import torch
 from torch import Tensor
 
 from nearsight.classification.recipe import ClassificationRecipe
+from nearsight.datasets.folder import UnknownData
 from nearsight.datasets.labelled import LabelledImages, LabelledSplits, first_classes, per_class_fraction
 from nearsight.datasets.loading import LabelledBatches, load_all
 from nearsight.datasets.sources import open_data
 from nearsight.engine.data import EvalBatch, TaskData
 from nearsight.engine.task import Inputs, ProcessContext
 from nearsight.images.augmentation import Augment, BatchAugment, TrainCrop
-from nearsight.images.epochs import EpochOrder, device_batches, epoch_order
+from nearsight.images.epochs import EpochOrder, device_batches
 from nearsight.images.imageset import Splits
 from nearsight.images.transforms import BatchEval, EvalTransform
+from nearsight.tasks import said_by_others
 
 _EVAL_BATCH = 256
 
 
 def open_splits(recipe: ClassificationRecipe) -> LabelledSplits:
     """Open the data source; keep the `first_classes` and the `fraction` that the recipe names."""
-    if not recipe.data:
-        raise ValueError("no data was given: name an image folder or a dataset, such as: nearsight train clothing")
-    splits = open_data(
-        recipe.data,
-        seed=recipe.data_seed,
-        val_fraction=recipe.val_fraction,
-        val_from=recipe.val_from,
-        download=recipe.download,
-    )
+    try:
+        splits = open_data(
+            recipe.data,
+            seed=recipe.data_seed,
+            val_fraction=recipe.val_fraction,
+            val_from=recipe.val_from,
+            download=recipe.download,
+        )
+    except UnknownData as error:
+        raise ValueError(f"{error}{said_by_others(recipe.task, recipe.data)}") from error
     named = splits.named
     if recipe.first_classes:
         named = {name: first_classes(images, recipe.first_classes) for name, images in named.items()}
@@ -90,8 +93,7 @@ class ImageData(TaskData[LabelledImages]):
     def eval_batches(self, split: str, context: ProcessContext) -> Iterator[EvalBatch]:
         """In order. An image that cannot be read is replaced by another of its class."""
         images, device = self.split(split), context.device
-        order = epoch_order(len(images), 0, 0, shuffle=False)
-        parts = order.parts(_EVAL_BATCH * context.world_size, context.rank, context.world_size, drop_last=False)
+        order, parts = self.eval_parts(split, _EVAL_BATCH, context)
         normalise = self.evaluation().to(device)
         if self.resident:
             pixels, _ = self.on_device(split, device)

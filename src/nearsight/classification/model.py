@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD
 from nearsight.models import create_model
 from nearsight.models.registry import arguments_of
 from nearsight.recipes.recipe import Recipe
@@ -49,6 +50,8 @@ def _timm_classifier(recipe: Recipe, stated: dict[str, Any], optional: dict[str,
     if recipe.drop_path and "drop_path_rate" not in arguments:
         warnings.warn(f"{recipe.model} cannot drop paths: drop_path {recipe.drop_path:g} is left out", stacklevel=2)
     require_size(model, recipe.model, recipe.image_size)
+    # It is trained on pictures with this normalisation, whatever that of timm's weights is; `analysis` asks here.
+    model.pretrained_cfg = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}  # type: ignore[assignment]
     return model.train()
 
 

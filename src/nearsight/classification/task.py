@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from nearsight.analysis import inspectable, layer_summaries
 from nearsight.classification.data import ImageData, open_splits
 from nearsight.classification.distillation import BothHeads, ask_teacher, distillation_term, load_teacher
 from nearsight.classification.model import build_classifier
@@ -25,7 +24,6 @@ from nearsight.images.mixing import BatchMix, Mixing
 from nearsight.reports.page import Page
 from nearsight.runs.layout import CLASSES, TRAIN_IMAGES
 
-_OBSERVED = 32  # validation images
 _FEW_IMAGES = 100
 _NAMED = 5
 _LARGEST_GROUP = 16  # images that share a mixing decision; small enough for any sensible number of processes
@@ -41,7 +39,7 @@ class Targets(NamedTuple):
 class ClassificationTask(DataTask):
     """Classification by any of our models or timm's; top-1 accuracy selects the weights."""
 
-    selection = "top1"
+    recipe: ClassificationRecipe
     data: ImageData
 
     def __init__(
@@ -110,8 +108,6 @@ class ClassificationTask(DataTask):
         images = self._augment(images, inputs["keys"])
         if self._mix is not None:
             images, labels = self._mix(images, labels, self.recipe.seed, step, first)
-        if self.recipe.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
         teacher = None if self._teacher is None else ask_teacher(self._teacher, images, self._context)
         return Batch(images, Targets(labels, teacher))
 
@@ -151,21 +147,6 @@ class ClassificationTask(DataTask):
         if self.num_classes > 5:
             yield "top5", 100 * top5 / count
         yield "loss", loss_sum / count
-
-    def observe(self, model: nn.Module, context: ProcessContext) -> Iterable[tuple[str, Any]]:
-        """On some validation images: ``nonlocality`` (ConViT's Figure 5), one number a layer, in patches; ``gates``
-        (its Figure 6), σ(λ), one list of heads for each gated layer. Nothing where analysis knows no attention layers.
-        """
-        try:
-            inspectable(model)
-        except ValueError:
-            return
-        images = next(iter(self.data.eval_batches("val", context))).images[:_OBSERVED]
-        summaries = layer_summaries(model, images)
-        yield "nonlocality", [round(summary.mean_nonlocality, 5) for summary in summaries]
-        gates = [[round(value, 5) for value in s.gate_values] for s in summaries if s.gate_values is not None]
-        if gates:
-            yield "gates", gates
 
     def report_pages(self, model: nn.Module, records: list[dict[str, Any]], context: ProcessContext) -> list[Page]:
         from nearsight.classification.report import classification_pages

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nearsight.analysis.pictures import in_turn
-from nearsight.classification import PredictOptions
+from nearsight.classification import KIND, PredictOptions
 from nearsight.classification.data import open_splits
 from nearsight.classification.model import build_classifier
 from nearsight.classification.recipe import ClassificationRecipe
@@ -23,7 +23,7 @@ from nearsight.engine.device import pick_device, pick_precision
 from nearsight.engine.task import ProcessContext
 from nearsight.images.decode import picture_files, read_pictures
 from nearsight.images.imageset import Splits, pick_split
-from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD, BatchEval, EvalTransform
+from nearsight.images.transforms import BatchEval, EvalTransform
 from nearsight.runs.folder import RunFolder, class_names
 from nearsight.tasks import Evaluation, Prediction
 from nearsight.text import printable
@@ -49,7 +49,7 @@ def evaluate(
         task, measured = ClassificationTask(recipe, Splits(images, images, None, origin)), "val"
     else:
         task = ClassificationTask(recipe, _own_splits(recipe, classes))
-        shown = measured = pick_split(task.data.splits.named, split, ("test", "val"))
+        shown = measured = pick_split(task.data.splits.named, split, (KIND.eval_split, "val"))
         origin = task.describe()[0]
     place = pick_device(device)
     context = ProcessContext(place, precision=pick_precision("auto", place))
@@ -57,9 +57,7 @@ def evaluate(
     values = dict(task.evaluate(model, measured, context))
     bad = task.data.bad(measured).reasons
     notes = [f"unreadable, and replaced by another image of its class: {name}: {why}" for name, why in bad.items()]
-    if not data and not folder.was_trained_on(task.data.splits.named):
-        notes.append(f"warning: {recipe.data} has changed since the run was trained on it")
-    return Evaluation(origin, shown, values, tuple(notes))
+    return Evaluation(origin, shown, values, {} if data else task.data.splits.fingerprints, tuple(notes))
 
 
 def _own_splits(recipe: ClassificationRecipe, classes: list[str]) -> LabelledSplits:
@@ -136,10 +134,7 @@ class ClassificationRun:
         self.picture_size = (self.recipe.image_size, self.recipe.image_size)
 
     def fresh_model(self) -> nn.Module:
-        model = build_classifier(self.recipe, len(self.classes))
-        if self.recipe.model.startswith("timm:"):  # trained by nearsight, with its normalisation
-            model.pretrained_cfg = {"mean": IMAGENET_MEAN, "std": IMAGENET_STD}  # type: ignore[assignment]
-        return model
+        return build_classifier(self.recipe, len(self.classes))
 
     def validation_images(self) -> LabelledImages:
         return open_splits(self.recipe).val

@@ -10,12 +10,18 @@ import sys
 from types import FrameType
 from typing import NoReturn
 
+from nearsight.text import name_program
+
 CODE, WORDS = 130, "nearsight: interrupted"
 
 
-def main() -> None:
-    """Run a verb; a user's mistake becomes one line and exit code 2, a verb's own integer its exit code."""
+def main(program: str = "nearsight") -> None:
+    """Run a verb; a user's mistake becomes one line and exit code 2, a verb's own integer its exit code.
+
+    `program` is what a person types to get here, for usage and hints.
+    """
     listen()
+    name_program(program)
     try:
         from cyclopts import CycloptsError  # not earlier: Ctrl-C may come while they load
 

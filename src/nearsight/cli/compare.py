@@ -73,6 +73,8 @@ def _print_comparison(comparison: Comparison) -> None:
     console.print(table)
     if any(len(setting.differs) > len(setting.shown) for setting in comparison.settings):
         console.print(_all_differences(comparison))
+    for note in comparison.notes:
+        print(note)
 
 
 def _all_differences(comparison: Comparison) -> Table:

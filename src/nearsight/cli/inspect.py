@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from nearsight.cli.options import Pretrained, Weights
+from nearsight.text import typed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,7 +71,7 @@ def inspect(
     from nearsight.explorer.sources import open_source
 
     if not sources:
-        raise ValueError("name what to look into: a run folder or a model, such as: nearsight inspect convit_tiny")
+        raise ValueError(f"name what to look into: a run folder or a model, such as: {typed('inspect', 'convit_tiny')}")
     if weights is not None and len(sources) > 1:
         raise ValueError("--weights goes with one model; give one source")
     _check_options(figure, {"image": image, "images": images, "query": query, "layers": layers})

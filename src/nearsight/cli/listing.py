@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Column, Table
 
-from nearsight.text import value_words
+from nearsight.text import typed, value_words
 
 if TYPE_CHECKING:
     from nearsight.recipes.recipe import Recipe
@@ -22,7 +22,7 @@ CHOICES = (
     (
         "1 000 to 50 000 pictures of 32 to 128 px",
         "convit_micro_64",
-        "the default of `nearsight train`; _32 and _96 are the same for other image sizes",
+        "the default of `train`; _32 and _96 are the same for other image sizes",
     ),
     (
         "the same, on a CPU or to try things out",
@@ -42,7 +42,7 @@ CHOICES = (
     (
         "pictures with boxes",
         "retinanet_sasa_resnet26_convstem_attention",
-        "the default of `nearsight train` for them; retinanet_resnet26 is its convolutional counterpart",
+        "the default of `train` for them; retinanet_resnet26 is its convolutional counterpart",
     ),
     (
         "something to compare with",
@@ -70,7 +70,7 @@ def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | N
 
     names = list_models(pattern)
     if not names:
-        raise ValueError(f"no model matches {pattern!r}; `nearsight models` lists them all")
+        raise ValueError(f"no model matches {pattern!r}; `{typed('models')}` lists them all")
     console = Console()
     table = Table(box=SIMPLE, padding=(0, 1, 0, 0), caption="reported: parameters / operations / ImageNet top-1")
     table.add_column("name", overflow="fold")  # a narrow terminal breaks long names, not numbers
@@ -97,7 +97,7 @@ def models(pattern: str = "*", /, *, img_size: int | None = None, json: Path | N
     )
     if pattern == "*":
         console.print(_which_to_take())
-        console.print("*_distilled is for --teacher; *_plus is wider. `nearsight bench models` measures speed.")
+        console.print(f"*_distilled is for --teacher; *_plus is wider. `{typed('bench', 'models')}` measures speed.")
     if json is not None:
         json.write_text(dumps(rows, indent=2) + "\n")
         console.print(f"written to {json}")
@@ -132,8 +132,8 @@ def recipes(*names: str) -> int:
         console.print(_recipe_table(dict(kind.recipes), whole=False))
     starts = ", ".join(f"{kind.default_recipe} ({kind.name})" for kind in kinds)
     console.print(
-        f"Only fields that differ are shown; `nearsight recipes {kinds[0].default_recipe}` shows all of one. "
-        f"`nearsight train` starts from {starts} or from what --recipe names; every field is an option there, and may "
+        f"Only fields that differ are shown; `{typed('recipes', kinds[0].default_recipe)}` shows all of one. "
+        f"`{typed('train')}` starts from {starts} or from what --recipe names; every field is an option there, and may "
         "stand in a file for --config.",
         highlight=False,
     )

@@ -16,7 +16,7 @@ from cyclopts import App, Group, Parameter
 
 from nearsight.recipes.files import plain_yaml
 from nearsight.tasks import TaskKind, all_kinds
-from nearsight.text import value_words
+from nearsight.text import typed, value_words
 
 Raw = Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]
 """A word that a verb parses itself."""
@@ -125,9 +125,9 @@ def call_verb(
     function.__annotations__["options"] = Annotated[options, Parameter(name="*")]
     function.__kwdefaults__["options"] = options()
     app = App(
-        name=f"nearsight {verb}",
+        name=typed(verb),
         help=help or None,  # else the function's docstring
-        usage=f"Usage: nearsight {verb} {usage} [OPTIONS]",
+        usage=f"Usage: {typed(verb, usage)} [OPTIONS]",
         version_flags=[],
         group_commands=Group("Commands", show=False),  # no panel for --help alone
         result_action="return_value",

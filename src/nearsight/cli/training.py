@@ -10,7 +10,7 @@ from nearsight.reports.words import measured, weights_words
 from nearsight.runs.layout import CONFIG
 from nearsight.runs.metrics_log import json_line
 from nearsight.tasks import TaskKind, all_kinds, task_kind, task_names, task_of_data
-from nearsight.text import LONGEST_PATH, printable
+from nearsight.text import LONGEST_PATH, printable, typed
 
 if TYPE_CHECKING:
     from nearsight.engine.callbacks import Callback
@@ -21,17 +21,17 @@ _MOST_PROBLEMS = 5
 _TRAIN = """Train a model on DATA, or go on with the run in --run.
 
 Settings come from a named recipe, then from --config, then from the options below. The defaults shown are those of the
-recipe {recipe}; `nearsight recipes` shows every recipe's. A run can be killed at any instant: `nearsight resume RUN`
+recipe {recipe}; `{recipes}` shows every recipe's. A run can be killed at any instant: `{resume}`
 goes on, or the same command and --run.
 """
 
 
 def train(*words: Raw) -> int:
-    """Train a model on images with classes or with boxes."""
+    """Train a model on a dataset."""
     read = read_words(words)
     kind = _kind_to_train(read)
-    others = [f"`nearsight train --task {other.name} --help`" for other in all_kinds() if other is not kind]
-    help = _TRAIN.format(recipe=kind.default_recipe)
+    others = [f"`{typed('train', '--task', other.name, '--help')}`" for other in all_kinds() if other is not kind]
+    help = _TRAIN.format(recipe=kind.default_recipe, recipes=typed("recipes"), resume=typed("resume", "RUN"))
     if not read.positional:
         help += f"\nThese are the options for {kind.name}; {' or '.join(others)} shows others."
     shown = [kind.recipes[kind.default_recipe]]
@@ -88,8 +88,10 @@ def _recipe_of_run(run: str) -> "Recipe":
 
 
 def _train_verb(kind: TaskKind, words: Words) -> Any:
+    data_help = "What to train on. " + " ".join(f"For {one.name}: {one.data}." for one in all_kinds())
+
     def train(
-        data: Annotated[str, Parameter(show_default=False)] = "",
+        data: Annotated[str, Parameter(show_default=False, help=data_help)] = "",
         /,
         *,
         recipe: Annotated[str, Parameter(show_default=lambda _: kind.default_recipe)] = "",
@@ -104,16 +106,12 @@ def _train_verb(kind: TaskKind, words: Words) -> Any:
 
         Parameters
         ----------
-        data
-            Images with classes: a folder, .npz, .parquet, shards, an archive, a known dataset, or `clothing`, which
-            comes with nearsight. Images with boxes: a COCO, Pascal VOC or YOLO folder or archive, or `bccd`, which
-            is bundled as well.
         recipe
-            Named recipe to start from; `nearsight recipes` shows them side by side.
+            Named recipe to start from; the verb `recipes` shows them side by side.
         config
             YAML file with any of the fields below.
         task
-            Name of the task, such as detection; by default what suits DATA.
+            Name of the task; by default what suits DATA.
         run
             Folder of the run; by default a new one under runs/.
         """
@@ -126,7 +124,7 @@ def _train_verb(kind: TaskKind, words: Words) -> Any:
         base = recipe or str(stated.get("recipe") or kind.default_recipe)
         resolved = resolve_recipe(base, config, changes)
         if resolved.task != kind.name:
-            raise ValueError(f"recipe {base!r} is for {resolved.task}, not {kind.name}; nearsight recipes lists all")
+            raise ValueError(f"recipe {base!r} is for {resolved.task}, not {kind.name}; {typed('recipes')} lists all")
         path = run or _new_run_path(resolved, base)
         fit_batch = "batch" not in {**stated, **changes}
         return train_and_tell(resolved, path, show=show, override=override, base=base, fit_batch=fit_batch)

@@ -1,6 +1,7 @@
 """`nearsight eval` and `nearsight predict`, for runs of every task."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,13 +18,16 @@ def evaluate(*words: Raw) -> int:
     """Measure a run's model on a dataset."""
     read = read_words(words)
     kinds = _kinds_of_run(read)
+    usual = ", ".join(f"{kind.eval_split} ({kind.name})" for kind in kinds)
 
     def measure(
         run: Run,
         data: str = "",
         /,
         *,
-        split: str = "",
+        split: Annotated[
+            str, Parameter(help=f"train, val or test; by default, where there is one, {usual}.", show_default=False)
+        ] = "",
         device: Device = "auto",
         json: Json = False,
         options: Any = None,
@@ -33,13 +37,10 @@ def evaluate(*words: Raw) -> int:
         Parameters
         ----------
         data
-            Other images of the same classes, from which no validation split is taken; the run's own data by
-            default.
-        split
-            train, val or test; by default the one that the task reports: test (classification) or val (detection)
-            where there is one.
+            Other data of the same kind, from which no validation split is taken; the run's own data by default.
         """
         from nearsight.runs.exits import reported
+        from nearsight.runs.folder import RunFolder
 
         with reported():
             chosen = kinds[0].eval_options(**given_options(options))
@@ -47,6 +48,9 @@ def evaluate(*words: Raw) -> int:
             if suited.name not in (kinds[0].name, task_names()[0]):
                 raise ValueError(f"{data} is for {suited.name}, and {run} is a run of {kinds[0].name}")
             found = kinds[0].evaluate(run, data, split=split, device=device, options=chosen)
+            if not RunFolder(run).was_trained_on(found.fingerprints):
+                warning = f"warning: {RunFolder(run).recipe().data} has changed since the run was trained on it"
+                found = replace(found, notes=(*found.notes, warning))
         print_evaluation(found, as_json=json)
         return 0
 
@@ -54,7 +58,7 @@ def evaluate(*words: Raw) -> int:
 
 
 def predict(*words: Raw) -> int:
-    """Classify pictures, or find objects in them."""
+    """Predict with a run's model what pictures show."""
     read = read_words(words)
     kinds = _kinds_of_run(read)
 
@@ -67,7 +71,7 @@ def predict(*words: Raw) -> int:
         json: Json = False,
         options: Any = None,
     ) -> int:
-        """Predict with a run's selected weights: the class of each picture, or the objects in it.
+        """Predict with a run's selected weights, for each picture.
 
         Parameters
         ----------

@@ -13,12 +13,13 @@ from nearsight.cli.explore import explore
 from nearsight.cli.inspect import inspect
 from nearsight.cli.options import Raw
 from nearsight.cli.reproduce import reproduce
+from nearsight.text import typed
 
 RAW: dict[str, Any] = {"help_flags": [], "version_flags": [], "end_of_options_delimiter": ""}
 """Of verbs whose options depend on the task: they parse their words, and print their help, themselves."""
 
 app = App(
-    name="nearsight",
+    name=typed(),
     help="Vision models that start near-sighted and learn how far to look.",
     version=lambda: version("nearsight"),
     result_action="return_value",

@@ -12,6 +12,10 @@ from nearsight.runs.layout import is_run_folder
 from nearsight.text import printable
 
 
+class UnknownData(ValueError):
+    """What was given as data is not there, or no kind of labelled images."""
+
+
 def _subfolders(folder: Path) -> dict[str, Path]:
     """The folders that may be classes or splits, in order: not those of runs, which may have been put beside them."""
     try:
@@ -61,7 +65,7 @@ def read_class_folders(root: Path, classes: tuple[str, ...] | None = None) -> Fi
     folders = _subfolders(root)
     if not folders:
         hint = "it holds images but no class folders" if _files_below(root) else "it is empty"
-        raise ValueError(f"{printable(str(root))}: {hint}; expected one folder per class, such as cats/ and dogs/")
+        raise UnknownData(f"{printable(str(root))}: {hint}; expected one folder per class, such as cats/ and dogs/")
     names: list[str] = []
     owners: list[str] = []
     for class_name, folder in folders.items():

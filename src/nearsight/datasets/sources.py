@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nearsight.datasets.archive import ARCHIVE_SUFFIXES, unpacked
-from nearsight.datasets.folder import open_folder
+from nearsight.datasets.folder import UnknownData, open_folder
 from nearsight.datasets.labelled import LabelledImages, LabelledSplits
 from nearsight.datasets.named import NAMES, open_clothing, open_named
 from nearsight.datasets.shards import expand_braces, looks_like_shard, open_shards
@@ -80,7 +80,7 @@ def _find(source: str, download: bool) -> tuple[str, dict[str, LabelledImages]]:
     path = Path(source).expanduser()
     if not path.exists():
         here = "" if Path(source).is_absolute() else f" in {Path.cwd()}"
-        raise ValueError(f"{printable(source)}: no such file or folder{here}; data is {_ACCEPTED}")
+        raise UnknownData(f"{printable(source)}: no such file or folder{here}; data is {_ACCEPTED}")
     return _open_folder(path) if path.is_dir() else _open_file(path)
 
 
@@ -109,7 +109,7 @@ def _open_file(path: Path) -> tuple[str, dict[str, LabelledImages]]:
         if lower.endswith(".tar") and _is_shard(path):
             return _open_tars(str(path), [path], path.parent)
         return f"archive {shown}", open_folder(unpacked(path, IMAGE_SUFFIXES))
-    raise ValueError(f"{shown}: not a kind of data that is known; data is {_ACCEPTED}")
+    raise UnknownData(f"{shown}: not a kind of data that is known; data is {_ACCEPTED}")
 
 
 def _is_shard(path: Path) -> bool:

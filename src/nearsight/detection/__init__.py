@@ -39,6 +39,7 @@ def _models() -> list[str]:
 KIND = TaskKind(
     name="detection",
     help="images with boxes: a detector",
+    data="a COCO, Pascal VOC or YOLO folder or archive, or `bccd`, which comes with nearsight",
     recipe=DetectionRecipe,
     recipes=DETECTION_RECIPES,
     default_recipe="retinanet_small",

@@ -20,7 +20,7 @@ from nearsight.detection.views import View, ViewSettings, annotations_in_view, d
 from nearsight.engine.data import EvalBatch, TaskData
 from nearsight.engine.task import Batch, Inputs, ProcessContext
 from nearsight.images.epochs import EpochOrder
-from nearsight.images.imageset import BadImage, BadImageLog, name_ranks, read_or_replace
+from nearsight.images.imageset import BadImage, BadImageLog, read_or_replace, share_of
 from nearsight.images.transforms import FILL, normalise
 from nearsight.randomness import hash32
 
@@ -156,16 +156,12 @@ def _sources(length: int, resized: Tensor, first: Tensor, mirrored: Tensor, stor
 
 def open_splits(recipe: DetectionRecipe) -> DetectionSplits:
     """Open the data source; keep the `fraction` of the training images that the recipe names."""
-    if not recipe.data:
-        raise ValueError("no data was given: name a folder of images with boxes, or 'bccd', which is bundled")
     splits = open_detection(
         recipe.data, seed=recipe.data_seed, val_fraction=recipe.val_fraction, val_from=recipe.val_from
     )
     if recipe.fraction == 1:
         return splits
-    ranks = name_ranks(splits.train.names, recipe.data_seed)
-    keep = max(round(recipe.fraction * len(splits.train)), 1)
-    return splits.with_share(splits.train.subset(np.sort(np.argsort(ranks, kind="stable")[:keep])))
+    return splits.with_share(splits.train.subset(share_of(splits.train.names, recipe.fraction, recipe.data_seed)))
 
 
 class DetectionData(TaskData[DetectionSet]):
@@ -203,8 +199,6 @@ class DetectionData(TaskData[DetectionSet]):
             images = self._pictures.pictures(inputs["index"], inputs["view"])
         else:
             images = normalise(inputs["images"])
-        if self.recipe.channels_last:
-            images = images.contiguous(memory_format=torch.channels_last)
         return Batch(images, (inputs["boxes"], inputs["labels"]))
 
     def eval_batches(self, split: str, context: ProcessContext) -> Iterator[EvalBatch]:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from nearsight.detection.anchors import DetectorOutputs
@@ -19,6 +18,7 @@ from nearsight.detection.outputs import BoxTargets, detection_loss, postprocess
 from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.views import View, boxes_in_image
 from nearsight.engine.data import DataTask, check_batch
+from nearsight.engine.distributed import World
 from nearsight.engine.task import Batch, Inputs, ProcessContext
 from nearsight.reports.page import Page
 from nearsight.runs.layout import CATEGORIES
@@ -27,7 +27,7 @@ from nearsight.runs.layout import CATEGORIES
 class DetectionTask(DataTask):
     """COCO's mAP on images with boxes, by a RetinaNet."""
 
-    selection = "mAP"
+    recipe: DetectionRecipe
     data: DetectionData
 
     def __init__(
@@ -64,12 +64,8 @@ class DetectionTask(DataTask):
     def evaluator(self, model: nn.Module, split: str, context: ProcessContext) -> CocoEvaluator:
         """COCO's evaluation of the model's detections on a split; every process gets those of all."""
         images = self.data.split(split)
-        found = dict(self.detections(model, split, context))
-        if context.world_size > 1:
-            shares: list[Any] = [None] * context.world_size
-            dist.all_gather_object(shares, found)
-            found = {index: one for share in shares for index, one in share.items()}
-        return compared(found, images)
+        shares = World(context.rank, context.world_size).gather(dict(self.detections(model, split, context)))
+        return compared({index: one for share in shares for index, one in share.items()}, images)
 
     @torch.no_grad()
     def detections(self, model: nn.Module, split: str, context: ProcessContext) -> Iterator[tuple[int, Found]]:
@@ -83,6 +79,10 @@ class DetectionTask(DataTask):
             views = [self.data.eval_view(split, index) for index in indices]
             sizes = [(int(images.sizes[index, 0]), int(images.sizes[index, 1])) for index in indices]
             yield from zip(indices, found_in(outputs, views, sizes), strict=True)
+
+    def observe(self, model: nn.Module, context: ProcessContext) -> Iterable[tuple[str, Any]]:
+        """Nothing: in batches of padded images, attention to the padding would be measured as well."""
+        return ()
 
     def report_pages(self, model: nn.Module, records: list[dict[str, Any]], context: ProcessContext) -> list[Page]:
         from nearsight.detection.report import detection_pages

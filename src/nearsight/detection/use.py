@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from nearsight.detection import MIN_SCORE, EvalOptions, PredictOptions
+from nearsight.analysis.pictures import in_order
+from nearsight.detection import KIND, MIN_SCORE, EvalOptions, PredictOptions
 from nearsight.detection.anchors import DetectorOutputs
 from nearsight.detection.coco_metrics import Found
 from nearsight.detection.data import open_splits, pad_images
@@ -26,7 +27,7 @@ from nearsight.detection.views import fit_image
 from nearsight.engine.device import pick_device, pick_precision
 from nearsight.engine.task import ProcessContext
 from nearsight.images.decode import picture_files, read_pictures
-from nearsight.images.imageset import BadImage, Splits, pick_split
+from nearsight.images.imageset import Splits, pick_split
 from nearsight.images.transforms import normalise
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import CATEGORIES
@@ -129,15 +130,14 @@ def evaluate(
     folder = RunFolder(run)
     recipe = folder.recipe(DetectionRecipe).with_changes(init_from="", resident="off")  # each picture is seen once
     classes, _ = run_categories(folder)
-    notes = []
+    fingerprints: dict[str, str] = {}
     if data:
         parts = open_parts(data)
         origin, sets = parts.kind, parts.sets
     else:
-        origin, sets = recipe.data, open_splits(recipe).named
-        if not folder.was_trained_on(sets):
-            notes = [f"warning: {recipe.data} has changed since the run was trained on it"]
-    chosen = pick_split(sets, split, ("val", "test", "train"))
+        own = open_splits(recipe)
+        origin, sets, fingerprints = recipe.data, own.named, own.fingerprints
+    chosen = pick_split(sets, split, (KIND.eval_split, "test", "train"))
     images = sets[chosen]
     if images.classes != classes:
         ours, theirs = (printable(", ".join(names)) for names in (classes, images.classes))
@@ -150,7 +150,7 @@ def evaluate(
     model = trained_model(task.build_model(), folder, context.device)
     found = dict(task.detections(model, "val", context))
     evaluator = compared(found, images)
-    notes += [f"not read: {name}: {reason}" for name, reason in task.data.bad("val").reasons.items()]
+    notes = [f"not read: {name}: {reason}" for name, reason in task.data.bad("val").reasons.items()]
     if results is not None:
         numbered = [(int(images.image_ids[index]), one) for index, one in found.items()]
         results.write_text(json.dumps(coco_results(numbered, images.category_ids)) + "\n")
@@ -159,6 +159,7 @@ def evaluate(
         f"{origin}: {chosen}, {len(images)} images with {len(images.labels)} boxes",
         chosen,
         evaluator.summary(),
+        fingerprints,
         tuple(notes),
         {
             name: {"mAP": average, "mAP50": average50}
@@ -176,6 +177,8 @@ def _prediction(file: Path, objects: list[dict[str, Any]], drawn: Path | None, p
 class DetectionRun:
     """The run for `inspect` and `explore`: network with fresh weights, validation images, predictions from outputs."""
 
+    in_turn = staticmethod(in_order)
+
     def __init__(self, run: RunFolder) -> None:
         self.recipe = run.recipe(DetectionRecipe).with_changes(init_from="")
         self.classes: Sequence[str] = run_categories(run)[0]
@@ -186,15 +189,6 @@ class DetectionRun:
 
     def validation_images(self) -> DetectionSet:
         return open_splits(self.recipe).val
-
-    @staticmethod
-    def in_turn(images: DetectionSet) -> Iterator[tuple[str, np.ndarray]]:
-        """Pictures in the set's order: (name, uint8 [H, W, 3]). Unreadable ones are passed over."""
-        for index, name in enumerate(images.names):
-            try:
-                yield name, images.read(index)
-            except BadImage:
-                continue
 
     def predictions(self, outputs: DetectorOutputs, size: tuple[int, int]) -> list[dict[str, Any]]:
         return surest_boxes(outputs, size, self.classes)

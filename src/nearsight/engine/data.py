@@ -15,6 +15,7 @@ from typing import Any, Generic, NamedTuple
 
 from torch import Tensor, nn
 
+from nearsight.analysis import attention_record, is_inspectable
 from nearsight.engine.distributed import World
 from nearsight.engine.task import Inputs, ProcessContext
 from nearsight.images.epochs import BatchStream, EpochOrder, MakeBatch, epoch_order
@@ -23,8 +24,10 @@ from nearsight.recipes.recipe import R, Recipe
 from nearsight.reports.page import Page
 from nearsight.runs.exits import DataLoadingError
 from nearsight.runs.layout import WHOLE_TRAIN
+from nearsight.tasks import task_kind
 
 _LARGEST_RESIDENT = 2 * 2**30  # bytes of images that are kept on the device by default
+_OBSERVED = 32  # validation images that attention is measured on at each evaluation
 
 
 class EvalBatch(NamedTuple):
@@ -33,7 +36,9 @@ class EvalBatch(NamedTuple):
     images: Tensor
     """Normalised, on the device."""
     indices: Tensor
-    """int64 [B], on the device: their places in the split."""
+    """int64 [B], on the device: whose targets these are, by places in the split. Where an image cannot be read, the
+    task either leaves it out, or shows another; then this says whose target counts: that of the image that was asked
+    for (another one of its class) or that of the one that was shown, which is then counted twice."""
 
 
 class TaskData(ABC, Generic[Images]):
@@ -76,6 +81,12 @@ class TaskData(ABC, Generic[Images]):
                 cut = {name: value.split(context.micro_batch) for name, value in inputs.items()}
                 yield [dict(zip(cut, parts, strict=True)) for parts in zip(*cut.values(), strict=True)]
 
+    def eval_parts(self, split: str, batch: int, context: ProcessContext) -> tuple[EpochOrder, list[slice]]:
+        """A split in its own order, each image once, and this process's share of it in batches."""
+        order = epoch_order(len(self.split(split)), 0, 0, shuffle=False)
+        world = context.world_size
+        return order, order.parts(batch * world, context.rank, world, drop_last=False)
+
     @abstractmethod
     def epoch(self, order: EpochOrder, parts: list[slice], context: ProcessContext) -> Iterator[Inputs]:
         """The inputs of each part of the order: tensors of one row per sample, which are cut into micro-batches.
@@ -105,16 +116,22 @@ class TaskData(ABC, Generic[Images]):
 class DataTask:
     """Base class of tasks on sets of images: the methods of the Task protocol that only concern the data.
 
-    A subclass has `recipe`, `data`, `selection`, `build_model`, `prepare`, `loss` and `evaluate`. The last methods here
-    are defaults that a task may override.
+    A subclass has `recipe`, `data`, `build_model`, `prepare`, `loss` and `evaluate`. The last methods here are defaults
+    that a task may override.
     """
 
+    recipe: Recipe
     data: TaskData[Any]
     batch_multiple = 1
 
     @property
     def steps_per_epoch(self) -> int:
         return self.data.steps_per_epoch
+
+    @property
+    def selection(self) -> str:
+        """As the task's kind says, which the verbs read as well."""
+        return task_kind(self.recipe.task).selection
 
     @property
     def stays_on_device(self) -> bool:
@@ -130,8 +147,7 @@ class DataTask:
 
     def fingerprint(self) -> dict[str, Any]:
         splits = self.data.splits
-        prints: dict[str, Any] = {name: images.fingerprint() for name, images in splits.named.items()}
-        return prints if splits.whole is None else {**prints, WHOLE_TRAIN: splits.whole}
+        return splits.fingerprints if splits.whole is None else {**splits.fingerprints, WHOLE_TRAIN: splits.whole}
 
     def sample_names(self, step: int) -> list[str]:
         epoch, place = divmod(step, self.steps_per_epoch)
@@ -159,7 +175,11 @@ class DataTask:
         return self.data.training_batches(start_step, context)
 
     def observe(self, model: nn.Module, context: ProcessContext) -> Iterable[tuple[str, Any]]:
-        return ()
+        """Of attention layers that analysis knows, how far they look and their gates, on some validation images."""
+        if not is_inspectable(model):
+            return ()
+        images = next(iter(self.data.eval_batches("val", context))).images[:_OBSERVED]
+        return attention_record(model, images).items()
 
     def report_pages(self, model: nn.Module, records: list[dict[str, Any]], context: ProcessContext) -> list[Page]:
         return []

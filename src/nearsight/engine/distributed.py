@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -56,6 +57,14 @@ class World:
         message = torch.tensor([value])
         dist.broadcast(message, src=0)
         return int(message.item())
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every process's ``value`` in order of rank, on every process. It is pickled, so tensors belong on the CPU."""
+        if self.size == 1:
+            return [value]
+        shares: list[Any] = [None] * self.size
+        dist.all_gather_object(shares, value)
+        return shares
 
     def barrier(self) -> None:
         if self.size > 1:

@@ -45,8 +45,8 @@ class TrainState:
 
     def __init__(self, task: Task, recipe: Recipe, world: World, device: torch.device) -> None:
         torch.manual_seed(hash32(recipe.seed, INITIALISATION_STREAM))
-        memory = torch.channels_last if recipe.channels_last else torch.preserve_format
-        self.model = accelerate(task.build_model().to(device).to(memory_format=memory))
+        self.memory_format = torch.channels_last if recipe.channels_last else torch.preserve_format
+        self.model = accelerate(task.build_model().to(device).to(memory_format=self.memory_format))
         if recipe.norm_decay:
             for norm in batch_norms(self.model):
                 norm.momentum = 1 - recipe.norm_decay

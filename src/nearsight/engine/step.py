@@ -58,7 +58,7 @@ class TrainStep:
 
     def __init__(self, task: Task, state: TrainState, settings: StepSettings, world: World) -> None:
         self.settings, self.world, self.task = settings, world, task
-        self.model, self.module = state.model, state.module
+        self.model, self.module, self.memory_format = state.model, state.module, state.memory_format
         self.optimizer, self.averaged = state.optimizer, state.averaged
         self.parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
         self.statistics = [b for b in state.module.buffers() if b.is_floating_point()]  # of batch norms
@@ -200,6 +200,8 @@ class TrainStep:
         first = self.world.rank * settings.micro_batch * settings.accumulation + index * settings.micro_batch
         with torch.no_grad():
             batch: Batch = self.task.prepare(inputs, self.step_number, first)
+            if isinstance(batch.inputs, Tensor) and batch.inputs.dim() == 4:
+                batch = batch._replace(inputs=batch.inputs.contiguous(memory_format=self.memory_format))
         low = settings.precision != torch.float32
         autocast = torch.autocast(settings.device.type, settings.precision) if low else contextlib.nullcontext()
         with self._syncing(last):

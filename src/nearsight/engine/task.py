@@ -20,6 +20,7 @@ class Batch(NamedTuple):
     """The inputs of a model, and the targets of its loss."""
 
     inputs: Any
+    """Images [B, C, H, W] may be in any memory format: the engine gives them the one of ``channels_last``."""
     targets: Any
 
 
@@ -62,7 +63,7 @@ class Task(Protocol):
 
     @property
     def selection(self) -> str:
-        """Name of the evaluated value, larger is better, that decides which checkpoint is best."""
+        """Name of the evaluated value, larger is better, that decides which checkpoint is best: its kind's."""
 
     @property
     def stays_on_device(self) -> bool:
@@ -110,7 +111,7 @@ class Task(Protocol):
         """Named values of ``model`` on ``val`` or ``test``; one called ``loss`` is drawn beside the training loss.
 
         Every process calls it with its share of the split, and gets the same values: ``World.sum`` adds up what each
-        has counted. It leaves the model in evaluation mode.
+        has counted, ``World.gather`` brings together what cannot be added. It leaves the model in evaluation mode.
         """
 
     def observe(self, model: nn.Module, context: ProcessContext) -> Iterable[tuple[str, Any]]:
@@ -127,3 +128,15 @@ class Task(Protocol):
 
         Called in the main process alone, with the context of a single process.
         """
+
+
+def evaluated(task: Task, model: nn.Module, split: str, context: ProcessContext) -> dict[str, float]:
+    """What ``task.evaluate`` yields, as numbers; a ``ValueError`` names a value that is none."""
+    values = {}
+    for name, value in task.evaluate(model, split, context):
+        try:
+            values[name] = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            kind = f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise ValueError(f"the evaluated value {name!r} must be a number, got {kind}") from error
+    return values

@@ -22,7 +22,7 @@ from nearsight.engine.saving import CheckpointSaver
 from nearsight.engine.sharding import is_sharded
 from nearsight.engine.state import Clock, Progress, TrainState
 from nearsight.engine.step import StepResult, StepSettings, TrainStep
-from nearsight.engine.task import Inputs, ProcessContext, Task
+from nearsight.engine.task import Inputs, ProcessContext, Task, evaluated
 from nearsight.randomness import STEP_STREAM, hash32
 from nearsight.recipes.recipe import Recipe
 from nearsight.runs.exits import (
@@ -35,6 +35,7 @@ from nearsight.runs.exits import (
 )
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import AVERAGE, MODEL, skipped_step
+from nearsight.text import typed
 
 
 class Trainer:
@@ -117,7 +118,7 @@ class Trainer:
             raise self._preempted(when) from error
 
     def _preempted(self, when: str) -> PreemptedError:
-        return PreemptedError(f"stopped by a signal {when}; go on with: nearsight resume {self.folder.path}")
+        return PreemptedError(f"stopped by a signal {when}; go on with: {typed('resume', self.folder.path)}")
 
     def _feed(self, step: int) -> Generator[Sequence[Inputs], None, None]:
         """The task's batches, with the time spent waiting for them."""
@@ -225,13 +226,19 @@ class Trainer:
         return {
             f"{prefix}val_{name}": value
             for prefix, model in models.items()
-            for name, value in self.task.evaluate(model, "val", self.context)
+            for name, value in evaluated(self.task, model, "val", self.context).items()
         }
 
     def _select(self, values: dict[str, float]) -> None:
         """Of equal values the later wins: small validation sets often tie, and weights improve while the rate falls."""
+        selection = self.task.selection
+        if f"val_{selection}" not in values:
+            told = ", ".join(name.removeprefix("val_") for name in values if name.startswith("val_")) or "nothing"
+            raise ValueError(f"the task selects weights by {selection!r}, and its evaluation has {told}")
         for weights, prefix in ((MODEL, ""), (AVERAGE, "ema_")):
-            value = values.get(f"{prefix}val_{self.task.selection}")
+            value = values.get(f"{prefix}val_{selection}")
+            if value is not None and not math.isfinite(value):
+                self.note(f"warning: {prefix}val_{selection} is {value}: weights are not selected by it")
             last = self.recipe.select == "last" and weights == (AVERAGE if self.state.averaged else MODEL)
             if value is not None and (last or value >= (self.progress.best or {"value": float("-inf")})["value"]):
                 self.progress.best = {"step": self.progress.step, "value": value, "weights": weights}

@@ -11,7 +11,7 @@ from nearsight.engine.device import pick_device, prepare_torch
 from nearsight.engine.distributed import World, join_processes
 from nearsight.engine.sharding import is_sharded, scatter_model
 from nearsight.engine.state import batch_norms
-from nearsight.engine.task import Task
+from nearsight.engine.task import Task, evaluated
 from nearsight.engine.trainer import Trainer
 from nearsight.recipes.recipe import Recipe
 from nearsight.runs.exits import stop_on_signals
@@ -20,6 +20,7 @@ from nearsight.runs.identity import DataRecord, check_run, finished_summary, rec
 from nearsight.runs.layout import DONE, REPORT
 from nearsight.runs.metrics_log import spelled
 from nearsight.tasks import task_kind
+from nearsight.text import typed
 from nearsight.weights import load_weights
 
 
@@ -39,6 +40,8 @@ def train(
     ``callbacks`` makes those of the main process; the others have none.
     Raises a ``RunEnded`` (whose ``code`` is the exit code) when the run stops early, ``ValueError`` for bad input.
     """
+    if not recipe.data:
+        raise ValueError(f"no data was given: name a folder or a dataset, such as: {typed('train', 'clothing')}")
     with contextlib.ExitStack() as cleanup:
         world = cleanup.enter_context(join_processes(pick_device(recipe.device).type))
         device = pick_device(recipe.device, world.local_rank)
@@ -103,7 +106,7 @@ def _select_weights(trainer: Trainer) -> None:
 def _finish(trainer: Trainer, world: World) -> dict[str, Any]:
     """Measure the selected weights, once, on the test split, and write down how the run ended."""
     folder, task, model = trainer.folder, trainer.task, trainer.state.model
-    measured = dict(task.evaluate(model, "test", trainer.context)) if task.has_split("test") else None
+    measured = evaluated(task, model, "test", trainer.context) if task.has_split("test") else None
     summary: dict[str, Any] = {
         "steps": trainer.total_steps,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),

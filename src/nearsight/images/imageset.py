@@ -67,6 +67,11 @@ class Splits(Generic[Images]):
         found = {"train": self.train, "val": self.val, "test": self.test}
         return {name: images for name, images in found.items() if images is not None}
 
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """By split; those of the training data are in a run's folder."""
+        return {name: images.fingerprint() for name, images in self.named.items()}
+
     def split(self, name: str) -> Images:
         return self.named[pick_split(self.named, name)]
 
@@ -111,6 +116,15 @@ def name_ranks(names: Iterable[str], seed: int) -> np.ndarray:
     prefix = f"{seed}/".encode()
     hashes = (hashlib.sha256(prefix + name.encode("utf-8", "surrogateescape")).digest()[:7] for name in names)
     return np.fromiter((int.from_bytes(value, "big") / 2**56 for value in hashes), dtype=np.float64)
+
+
+def share_of(names: Sequence[str], fraction: float, seed: int) -> np.ndarray:
+    """Indices, in order, of a fraction of the names (rounded, at least one), by hash of seed and name.
+
+    With the same seed, a smaller fraction is contained in a larger one.
+    """
+    kept = max(round(fraction * len(names)), 1)
+    return np.sort(np.argsort(name_ranks(names, seed), kind="stable")[:kept])
 
 
 StandIns = Callable[[int], tuple[str, Sequence[int]]]

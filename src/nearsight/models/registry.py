@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import nn
 
+from ..text import typed
+
 # Modules that register models; each is imported when a name is not among those of the ones before it.
 PROVIDERS = ("nearsight.models.sizes", "nearsight.detection.retinanet")
 
@@ -53,7 +55,7 @@ def arguments_of(name: str, backbone: str | None = None) -> list[str]:
 def create_model(name: str, **arguments: Any) -> nn.Module:
     """Build a model by name; arguments go to its class (`num_classes`, `in_chans`, `img_size`, ablation switches…)."""
     if not isinstance(name, str) or not _is_known(name):
-        hint = did_you_mean(str(name), list_models(), "`nearsight models` lists them all")
+        hint = did_you_mean(str(name), list_models(), f"`{typed('models')}` lists them all")
         raise ValueError(f"no model is named {name!r}; {hint}")
     builder, defaults = _MODELS[name]
     known = arguments_of(name, arguments.get("backbone"))

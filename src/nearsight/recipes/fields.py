@@ -22,9 +22,15 @@ def option(
     choices: tuple[str, ...] = (),
     low: float = -INF,
     high: float = INF,
+    compared: bool = False,
 ) -> Any:
-    """A dataclass field with one line of help, the rule for resuming, and the values it accepts (any when empty)."""
-    metadata = {"help": help, "change": change, "choices": choices, "low": low, "high": high}
+    """A dataclass field with one line of help, the rule for resuming, and the values it accepts (any when empty).
+
+    Runs that differ in a field are two settings, unless resuming may change it freely; ``compared`` is for those of the
+    latter that change results nevertheless.
+    """
+    compared = compared or change != "free"
+    metadata = {"help": help, "change": change, "choices": choices, "low": low, "high": high, "compared": compared}
     if default is dict:
         return dataclasses.field(default_factory=dict, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)

@@ -17,6 +17,7 @@ import yaml
 
 from nearsight.recipes.recipe import R, Recipe, differences, field_names
 from nearsight.tasks import all_kinds, task_kind, task_of_data
+from nearsight.text import typed
 
 FORMAT = 2
 _LARGEST_FILE = 1_000_000
@@ -151,6 +152,8 @@ def _read_mapping(file: str | Path) -> dict[str, Any]:
         raise ValueError(f"{path} has the format {content['format']!r}; this version of nearsight reads {FORMAT}")
     every = {name for kind in all_kinds() for name in field_names(kind.recipe)}
     with _mistakes_in(path):
+        if "task" in content:
+            task_kind(str(content["task"]))  # first: fields of a task that is not here are not known either
         _refuse_unknown((name for name in content if name not in _NOT_FIELDS), every)
     return content
 
@@ -187,7 +190,7 @@ def _refuse_unknown(names: Iterable[str], known: Iterable[str], task: str = "") 
         if readers := _readers(key):
             raise ValueError(f"{key} is for {' and '.join(readers)}; {task} does not read it")
         near = difflib.get_close_matches(key, known, n=1)
-        listed = "nearsight train --help lists them; a model's own options go into model_options"
+        listed = f"{typed('train', '--help')} lists them; a model's own options go into model_options"
         raise ValueError(f"there is no field {key!r}; {f'did you mean {near[0]!r}?' if near else listed}")
 
 

@@ -48,7 +48,7 @@ class DataFields:
 class ModelFields:
     """The model."""
 
-    model: str = option("convit_tiny", "name of the model; nearsight models lists them", change="never")
+    model: str = option("convit_tiny", "name of the model; the verb `models` lists them", change="never")
     model_options: dict[str, Any] = option(  # noqa: RUF009 - the helper makes a field with a factory
         dict, "further arguments of the model, such as --model-options.locality-strength 2", change="never"
     )
@@ -107,8 +107,9 @@ class RunFields:
         "weights that are kept and tested: best on val (of equal ones the later), or the last",
         choices=("best", "last"),
         change="free",
+        compared=True,
     )
-    eval_every: float = option(1.0, "epochs between evaluations", change="free", low=TINY)
+    eval_every: float = option(1.0, "epochs between evaluations", change="free", low=TINY, compared=True)
     log_every: int = option(10, "steps per line of metrics.jsonl", change="never", low=1)
     save_every: int = option(
         0, "steps between checkpoints, besides those at evaluations (0: by time)", change="free", low=0
@@ -137,7 +138,7 @@ class MachineFields:
         choices=("auto", "fp32", "bf16", "fp16"),
     )
     micro_batch: int = option(
-        0, "images per forward pass and process (0: the whole share of the batch)", change="free", low=0
+        0, "images per forward pass and process (0: the whole share of the batch)", change="free", low=0, compared=True
     )
     batch_auto: bool = option(False, "halve the micro-batch when memory runs out on the first step", change="free")
     workers: int = option(2, "data-loading processes, when images do not live on the device", change="free", low=0)
@@ -146,6 +147,7 @@ class MachineFields:
         "keep the images on the device; auto does when they fit easily",
         change="free",
         choices=("auto", "on", "off"),
+        compared=True,
     )
     compile: str = option("auto", "torch.compile; auto does on CUDA", change="free", choices=("auto", "on", "off"))
     graphs: str = option(
@@ -155,7 +157,7 @@ class MachineFields:
         choices=("auto", "on", "off"),
     )
     channels_last: bool = option(False, "channels-last memory, for convolutional models", change="free")
-    sync_batch_norm: bool = option(False, "share batch-norm statistics between processes", change="free")
+    sync_batch_norm: bool = option(False, "share batch-norm statistics between processes", change="free", compared=True)
     fsdp: bool = option(
         False, "shard parameters over processes (FSDP2) for models that do not fit one device", change="free"
     )
@@ -215,6 +217,11 @@ class Recipe(MachineFields, RunFields, OptimFields, AugmentFields, ModelFields, 
     def change_rule(cls, name: str) -> str:
         """What resuming may do with field ``name``: ``never``, ``override`` or ``free``."""
         return "never" if name == "task" else field_of(cls, name).metadata["change"]
+
+    @classmethod
+    def is_compared(cls, name: str) -> bool:
+        """Whether runs that differ in field ``name`` are two settings."""
+        return name not in ("task", "seed") and field_of(cls, name).metadata["compared"]
 
     @classmethod
     def updated(cls, fields: dict[str, Any]) -> dict[str, Any]:

@@ -16,13 +16,11 @@ from nearsight.reports.words import measure_words
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import DATA, DONE
 from nearsight.tasks import task_kind
-from nearsight.text import value_words
+from nearsight.text import typed, value_words
 
 _MOST_IN_A_LABEL = 3
 _OPTION = "model_options."
 _SELECTED = "selected on val"
-# Resuming may change these, and yet they change what is tested, or what a batch norm sees.
-_FREE_BUT_COMPARED = ("select", "eval_every", "resident", "sync_batch_norm", "micro_batch")
 
 
 @dataclass(frozen=True)
@@ -60,6 +58,8 @@ class Comparison:
     quantity: str
     settings: tuple[Setting, ...]
     p_values: tuple[float | None, ...]
+    notes: tuple[str, ...] = ()
+    """Which runs were left out, and why."""
 
     @property
     def title(self) -> str:
@@ -82,10 +82,15 @@ def compare_runs(runs: Sequence[str | Path], measure: str = "") -> Comparison:
     selection = task_kind(recipes[0].task).selection
     measure = measure or _default_measure(summaries, selection)
     values = [_value(run, summary, measure) for run, summary in zip(runs, summaries, strict=True)]
-    groups: dict[str, list[int]] = {}
-    for index, setting in enumerate(described):
-        groups.setdefault(json.dumps(setting, sort_keys=True), []).append(index)
-    names = _differing([described[members[0]] for members in groups.values()])
+    groups: dict[str, dict[int, int]] = {}  # by setting: seed → index of its run
+    notes = []
+    for index, (setting, recipe) in enumerate(zip(described, recipes, strict=True)):
+        seeds = groups.setdefault(json.dumps(setting, sort_keys=True), {})
+        if recipe.seed in seeds:
+            notes.append(f"{runs[index]} is left out: it has the settings and the seed of {runs[seeds[recipe.seed]]}")
+        seeds.setdefault(recipe.seed, index)
+    members_of = [tuple(seeds.values()) for seeds in groups.values()]
+    names = _differing([described[members[0]] for members in members_of])
     settings = tuple(
         Setting(
             {name: described[members[0]].get(name) for name in names},
@@ -93,11 +98,11 @@ def compare_runs(runs: Sequence[str | Path], measure: str = "") -> Comparison:
             tuple(recipes[index].seed for index in members),
             tuple(values[index] for index in members),
         )
-        for members in groups.values()
+        for members in members_of
     )
     p_values = tuple(None if n == 0 else welch_p(settings[0].values, s.values) for n, s in enumerate(settings))
     quantity = selection if measure == _SELECTED else measure.removeprefix("test ")
-    return Comparison(measure, quantity, settings, p_values)
+    return Comparison(measure, quantity, settings, p_values, tuple(notes))
 
 
 def welch_p(first: Sequence[float], second: Sequence[float]) -> float | None:
@@ -171,11 +176,7 @@ def _data_names(runs: Sequence[str | Path], recipes: Sequence[Recipe]) -> list[s
 
 def _setting(recipe: Recipe, data: str) -> dict[str, Any]:
     """What makes a setting: the data, and every field but the seed and those that cannot change a result."""
-    fields = {
-        name: value
-        for name, value in recipe.as_dict().items()
-        if name != "seed" and (recipe.change_rule(name) != "free" or name in _FREE_BUT_COMPARED)
-    }
+    fields = {name: value for name, value in recipe.as_dict().items() if recipe.is_compared(name)}
     fields["data"] = data
     options = {f"{_OPTION}{name}": value for name, value in fields.pop("model_options").items()}
     # First the fields by which people tell models apart.
@@ -190,7 +191,7 @@ def _differing(settings: Sequence[dict[str, Any]]) -> list[str]:
 def _summary(run: str | Path) -> dict[str, Any]:
     summary = RunFolder(run).read_json(DONE)
     if summary is None:
-        raise ValueError(f"{run} is not finished; finish it with: nearsight resume {run}")
+        raise ValueError(f"{run} is not finished; finish it with: {typed('resume', run)}")
     return summary
 
 

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from nearsight.recipes.recipe import Recipe
+from nearsight.tasks import all_kinds
 from nearsight.text import value_words
 
-_PERCENT = {"top1": "top-1", "top5": "top-5"}
+
+def _percents() -> dict[str, str]:
+    """The measures of all tasks that are percentages, as they are written."""
+    return {name: written for kind in all_kinds() for name, written in kind.percents.items()}
 
 
 def measure_words(name: str) -> str:
     """The name of a measure, with its unit where it has one: ``top1`` is ``top-1 (%)``."""
-    return f"{_PERCENT[name]} (%)" if name in _PERCENT else name
+    percents = _percents()
+    return f"{percents[name]} (%)" if name in percents else name
 
 
 def decimals(name: str) -> int:
     """How many digits of a measure are worth reading after the point."""
-    return 1 if name in _PERCENT else 3
+    return 1 if name in _percents() else 3
 
 
 def measured(name: str, value: float) -> str:
     """A measure by name, rounded, with its unit where it has one."""
-    rounded = f"{value:.{decimals(name)}f}"
-    return f"{_PERCENT[name]} {rounded} %" if name in _PERCENT else f"{name} {rounded}"
+    percents, rounded = _percents(), f"{value:.{decimals(name)}f}"
+    return f"{percents[name]} {rounded} %" if name in percents else f"{name} {rounded}"
 
 
 def weights_words(weights: str) -> str:

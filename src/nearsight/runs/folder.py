@@ -24,6 +24,7 @@ from nearsight.runs.checkpoint import CheckpointStore
 from nearsight.runs.exits import DiskError, FolderInUseError
 from nearsight.runs.layout import BEST, CHECKPOINTS, CLASSES, CONFIG, DATA, LOCK, METRICS, MODEL
 from nearsight.runs.metrics_log import read_metrics
+from nearsight.text import typed
 
 
 class RunFolder:
@@ -76,10 +77,10 @@ class RunFolder:
         group = best.get("weights", MODEL) if best.get("step") == checkpoint.step else MODEL
         return checkpoint.tensors.get(group) or checkpoint.tensors[MODEL]
 
-    def was_trained_on(self, splits: Mapping[str, Any]) -> bool:
-        """Whether sets of images, by split, have the fingerprints that were recorded."""
+    def was_trained_on(self, fingerprints: Mapping[str, Any]) -> bool:
+        """Whether these, by split, are the fingerprints that were recorded."""
         known = self.read_json(DATA) or {}
-        return all(known.get(name) == images.fingerprint() for name, images in splits.items())
+        return all(known.get(name) == value for name, value in fingerprints.items())
 
     def write_json(self, name: str, value: Any) -> None:
         with disk_errors(f"writing {name}"):
@@ -93,7 +94,7 @@ class RunFolder:
             return None
         except (ValueError, RecursionError) as error:
             raise ValueError(
-                f"{self.path / name} is damaged ({error}); remove it, and nearsight resume {self.path} writes it anew"
+                f"{self.path / name} is damaged ({error}); remove it, and {typed('resume', self.path)} writes it anew"
             ) from error
 
     def write_text(self, name: str, text: str) -> None:
@@ -124,10 +125,10 @@ class RunFolder:
 
 
 def class_names(run: str | Path) -> list[str]:
-    """The classes of a classification run."""
+    """The classes of a run whose task writes their names to `classes.txt` (see `engine.task.Task.files`)."""
     path = Path(run) / CLASSES
     if not path.is_file():
-        raise ValueError(f"{run} has no {CLASSES}: it is not a run of `nearsight train`, or it has not started")
+        raise ValueError(f"{run} has no {CLASSES}: it is not a run with classes, or it has not started")
     return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
 
 

@@ -13,6 +13,7 @@ from regression.recipe import RECIPES, RegressionRecipe
 KIND = TaskKind(
     name="regression",
     help="images with a number each: a regression",
+    data="a folder of pictures with a labels.csv of name,value",
     recipe=RegressionRecipe,
     recipes=RECIPES,
     default_recipe="regression_small",
@@ -22,4 +23,5 @@ KIND = TaskKind(
     open_task=imported("regression.task:RegressionTask"),
     evaluate=imported("regression.use:evaluate"),
     load=imported("regression.use:Regressor"),
+    inspect=imported("regression.use:RegressionRun"),
 )

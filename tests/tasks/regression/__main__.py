@@ -5,4 +5,4 @@ from nearsight.tasks import register
 from regression import KIND
 
 register(KIND)
-main()
+main("python -m regression")

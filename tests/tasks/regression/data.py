@@ -14,12 +14,12 @@ from torch import Tensor
 from nearsight.engine.data import EvalBatch, TaskData
 from nearsight.engine.task import Inputs, ProcessContext
 from nearsight.images.decode import read_image_file
-from nearsight.images.epochs import EpochOrder, device_batches, epoch_order
-from nearsight.images.imageset import Splits, name_ranks, read_or_replace
+from nearsight.images.epochs import EpochOrder, device_batches
+from nearsight.images.imageset import Splits, name_ranks, read_or_replace, share_of
 from nearsight.images.transforms import BatchEval, EvalTransform
 from regression.recipe import RegressionRecipe
 
-_EVAL_BATCH, _STAND_INS = 256, 16
+_EVAL_BATCH, _OTHERS = 256, 16
 
 
 class ValuedImages:
@@ -45,6 +45,8 @@ class ValuedImages:
 def read_rows(folder: str | Path) -> list[tuple[str, float]]:
     """(name, value) of each picture that labels.csv lists."""
     file = Path(folder) / "labels.csv"
+    if not file.is_file():
+        raise ValueError(f"{file}: not in {Path.cwd()}; a relative path counts from where training was started")
     with file.open(newline="") as lines:
         try:
             return [(row["name"], float(row["value"])) for row in csv.DictReader(lines)]
@@ -64,9 +66,8 @@ def open_splits(recipe: RegressionRecipe) -> Splits[ValuedImages]:
     splits = Splits(ValuedImages(root, train), ValuedImages(root, val), None, origin)
     if recipe.fraction == 1:
         return splits
-    least = 1 - recipe.fraction * (1 - recipe.val_fraction)
-    kept = [row for row, rank in zip(rows, ranks, strict=True) if rank >= least]
-    return splits.with_share(ValuedImages(root, kept))
+    kept = share_of([name for name, _ in train], recipe.fraction, recipe.data_seed)
+    return splits.with_share(ValuedImages(root, [train[index] for index in kept]))
 
 
 class PictureBatches:
@@ -84,7 +85,7 @@ class PictureBatches:
         }
 
     def _others(self, index: int) -> tuple[str, Sequence[int]]:
-        return "pictures", [(index + step) % len(self.images) for step in range(1, _STAND_INS)]
+        return "pictures", [(index + step) % len(self.images) for step in range(1, _OTHERS)]
 
 
 class ValueData(TaskData[ValuedImages]):
@@ -103,8 +104,7 @@ class ValueData(TaskData[ValuedImages]):
         return self._batches("train", order, parts, context)
 
     def eval_batches(self, split: str, context: ProcessContext) -> Iterator[EvalBatch]:
-        order = epoch_order(len(self.split(split)), 0, 0, shuffle=False)
-        parts = order.parts(_EVAL_BATCH * context.world_size, context.rank, context.world_size, drop_last=False)
+        order, parts = self.eval_parts(split, _EVAL_BATCH, context)
         normalise = BatchEval(self.recipe.image_size).to(context.device)
         for batch in self._batches(split, order, parts, context):
             yield EvalBatch(normalise(batch["images"].to(context.device)), batch["indices"].to(context.device))

@@ -30,7 +30,7 @@ def build_model(recipe: RegressionRecipe) -> nn.Module:
 class RegressionTask(DataTask):
     """r2 is the share of the variance that is explained: 0 for always predicting the mean, 1 for no error."""
 
-    selection = "r2"
+    recipe: RegressionRecipe
     data: ValueData
 
     def __init__(

@@ -1,13 +1,16 @@
-"""Using a finished run: evaluation on data, and predictions for pictures."""
+"""Using a finished run: evaluation on data, predictions for pictures, and the model for `inspect` and `explore`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
+from nearsight.analysis.pictures import in_order
 from nearsight.engine.device import pick_device, pick_precision
 from nearsight.engine.task import ProcessContext
 from nearsight.images.decode import picture_files, read_pictures
@@ -40,7 +43,27 @@ def evaluate(
     task, split, place = RegressionTask(recipe, splits), split or "val", pick_device(device)
     model = trained_model(task.build_model(), folder, place)
     values = dict(task.evaluate(model, split, ProcessContext(place, precision=pick_precision("auto", place))))
-    return Evaluation(splits.origin, split, values, tuple(task.problems()))
+    return Evaluation(splits.origin, split, values, {} if data else splits.fingerprints, tuple(task.problems()))
+
+
+class RegressionRun:
+    """The run for `inspect` and `explore`."""
+
+    classes = ("value",)  # of its outputs, of which there is one
+    in_turn = staticmethod(in_order)
+
+    def __init__(self, run: RunFolder) -> None:
+        self.recipe = run_recipe(run)
+        self.picture_size = (self.recipe.image_size, self.recipe.image_size)
+
+    def fresh_model(self) -> nn.Module:
+        return build_model(self.recipe)
+
+    def validation_images(self) -> ValuedImages:
+        return open_splits(self.recipe).val
+
+    def predictions(self, outputs: Tensor, size: tuple[int, int]) -> list[dict[str, Any]]:
+        return [{"label": f"{outputs[0].item() * self.recipe.value_scale:.4g}"}]
 
 
 class Regressor:

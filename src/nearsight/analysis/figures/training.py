@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from nearsight.analysis.figures.drawing import INK, figure_style, head_colors, layer_colors, numbers, save
 from nearsight.runs.folder import RunFolder
+from nearsight.runs.layout import DONE
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,11 @@ def read_curves(run: str | Path) -> Curves:
     """Read a run folder's evaluations. A run that logged no nonlocality is a ValueError."""
     folder = RunFolder(run)
     curves = curves_of(folder.metrics(), folder.name)
-    if curves is None:
+    if curves is None and folder.read_json(DONE) is None:
         raise ValueError(f"{run} has logged no nonlocality yet: wait for its first evaluation")
+    if curves is None:
+        model = folder.recipe().model
+        raise ValueError(f"{run} is finished and logged no nonlocality: its task observes none of {model}'s layers")
     return curves
 
 

@@ -185,9 +185,11 @@ export class Pane {
     const { layers, predictions } = this.inspection;
     this.root.style.setProperty("--picture", `url("${api.pictureAddress(this.inspection)}")`);
     this.predictions.replaceChildren(...predictions.slice(0, 3).map(({ label, probability }) => {
+      const said = element("span", {}, label);
+      if (probability === undefined) return element("li", {}, said);
       const share = element("i", {});
       share.style.setProperty("width", `${100 * probability}%`);
-      return element("li", {}, element("span", {}, label), element("b", {}, percent(probability)), share);
+      return element("li", {}, said, element("b", {}, percent(probability)), share);
     }));
     const furthest = Math.max(...layers.map((layer) => Math.hypot(...layer.key_grid) / 2));
     layers.forEach((layer, number) => {
