@@ -233,17 +233,15 @@ def _scale_line(experiment: Experiment, scale: str, report: Report) -> str:
 
 def _table_lines(experiment: Experiment, scale: str, evidence: Evidence) -> Iterator[str]:
     at, results = experiment.scale(scale), list(evidence.results.values())
-    fractions = "".join(f"{100 * fraction:g} % | " for fraction in at.fractions)
-    yield f"| row | paper | parameters | {fractions}images/s |"
-    yield f"|---|---|---|{'---|' * len(at.fractions)}---|"
+    yield f"| row | paper | parameters | {' | '.join(f'{100 * fraction:g} %' for fraction in at.fractions)} |"
+    yield f"|---|---|---|{'---|' * len(at.fractions)}"
     for row in at.rows:
         own = [one for one in results if one.run.row.name == row]
         if own:
             cells = [_cell(evidence, row, fraction) for fraction in at.fractions]
-            speed = sum(one.record["images_per_second"] for one in own) / len(own)
             parameters = f"{own[0].record['parameters'] / 1e6:.2f} M"
             title = f"{experiment.rows[row].title} `{row}`"
-            yield f"| {' | '.join((title, experiment.rows[row].reported or '–', parameters, *cells, f'{speed:.0f}'))} |"
+            yield f"| {' | '.join((title, experiment.rows[row].reported or '–', parameters, *cells))} |"
     yield ""
     yield from wrap(_conditions(scale, results), _WIDTH)
     yield f"`nearsight reproduce {experiment.name} --scale {scale} --rows {results[0].run.row.name}`"
@@ -264,11 +262,12 @@ def _conditions(scale: str, results: Sequence[Result]) -> str:
     record = results[0].record
     split = record["test"]["split"] if record["test"] else "val"
     pictures = record["data"]["pictures"][split]
+    intervals = " with 95 % intervals" if split == "test" else ""
     hardware = " and ".join(sorted({one.record["hardware"] for one in results}))
     versions = " and ".join(sorted({one.record["environment"]["packages"]["torch"] for one in results}))
     dates = sorted(one.record["date"] for one in results)
     return (
-        f"*Measured*: {split} top-1 in per cent with 95 % intervals, last weights, {pictures:,} {split} pictures of "
+        f"*Measured*: {split} top-1 in per cent{intervals}, last weights, {pictures:,} {split} pictures of "
         f"{record['data']['source']}; {hardware}, torch {versions}, {dates[0][:10]} to {dates[-1][:10]}. Files: "
         f"`{RESULTS}/{scale}`. Once its files there are moved away, a row is run again by"
     )
