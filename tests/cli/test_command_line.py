@@ -39,6 +39,15 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+def test_a_reader_that_leaves_early_is_no_mistake():
+    reading, writing = os.pipe()
+    os.close(reading)
+    call = [sys.executable, "-c", "from nearsight.cli.app import main; main()", "reproduce"]
+    done = subprocess.run(call, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
 def test_a_first_walk_through(here, capsys):
     assert nearsight("train", "pics", *SMALL) == 0
     printed = capsys.readouterr().out

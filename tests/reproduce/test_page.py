@@ -98,8 +98,8 @@ def test_a_claim_names_its_experiments(tmp_path, capsys):
     ("words", "message"),
     [
         (["convit-table9"], "there is no claim and no experiment 'convit-table9'"),
-        (["sasa-equation3"], "sasa-equation3 has nothing to run at scale cpu"),
-        (["gate_ablations", "--scale", "smoke"], "gate_ablations has nothing to run at scale smoke"),
+        (["sasa-equation3"], "nothing to run at scale cpu; no experiment tests it"),
+        (["gate_ablations", "--scale", "smoke"], "nothing to run at scale smoke; add --scale cpu or full"),
         (["gate_ablations", "--rows", "vit", "--plan"], "gate_ablations has no row 'vit'"),
         (["gate_ablations", "--jobs", "0"], "--jobs must be at least 1"),
     ],

@@ -29,6 +29,10 @@ def main(program: str = "nearsight") -> None:
 
         try:
             result = app(exit_on_error=False, print_error=False)
+            sys.stdout.flush()
+        except BrokenPipeError:  # nobody reads on, as after `| head`: no mistake to tell of; rich's code
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
         except (CycloptsError, ValueError, OSError) as error:
             print(f"nearsight: {error}", file=sys.stderr)
             sys.exit(2)

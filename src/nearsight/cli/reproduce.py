@@ -20,7 +20,7 @@ def reproduce(
     *,
     scale: Literal["smoke", "cpu", "gpu", "full"] = "cpu",
     jobs: int = 1,
-    rows: Annotated[list[str] | None, Parameter(consume_multiple=True, show_default=False)] = None,
+    rows: Annotated[list[str] | None, Parameter(consume_multiple=True, negative="", show_default=False)] = None,
     data: Annotated[str, Parameter(show_default=False)] = "",
     download: Switch = False,
     plan: Switch = False,
@@ -82,7 +82,9 @@ def reproduce(
 
     there = [experiment for experiment in experiments if scale in experiment.scales]
     if not there:
-        raise ValueError(f"{what} has nothing to run at scale {scale}")
+        scales = " or ".join(sorted({one for experiment in experiments for one in experiment.scales}))
+        remedy = f"add --scale {scales}" if scales else "no experiment tests it; --show tells its status"
+        raise ValueError(f"{what} has nothing to run at scale {scale}; {remedy}")
     code = 0
     for experiment in there:
         where = Where(runs, results, data, download)
