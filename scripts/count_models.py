@@ -12,7 +12,7 @@ from nearsight import list_models
 from nearsight.cost import model_cost
 
 if __name__ == "__main__":
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     path = Path(nearsight.__file__).with_name("costs.json")
     lines = [f" {json.dumps(name)}: {json.dumps(model_cost(name))}" for name in list_models()]
     path.write_text("{\n" + ",\n".join(lines) + "\n}\n")

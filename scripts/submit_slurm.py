@@ -1,6 +1,6 @@
 """Train on Slurm through submitit: a job that saves before its time is up, and goes on when it runs again.
 
-    pip install submitit
+    pip install 'nearsight[slurm]'
     python scripts/submit_slurm.py --gpus 8 --minutes 1440 -- DATA --run /shared/NAME --recipe convit
 
 What follows the two dashes is for `nearsight train`. `--cluster local` runs the same job on this machine.
