@@ -39,6 +39,23 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (["demo", "--run", "runs/x"], "nearsight demo --task detection --out runs/x"),
+        (["eval", "runs/cells", "--split", "test"], "nearsight eval runs/cells --split test"),
+        (["train", "D", "--set", "drop_path=0.2", "--set=ema=0.9"], "nearsight train D --drop-path 0.2 --ema 0.9"),
+        (
+            ["train", "D", "--set", "model_options={backbone_attention: {start: random}, attention: {kernel_size: 5}}"],
+            "nearsight train D --model-options '{attention: {start: random}, head_attention: {kernel_size: 5}}'",
+        ),
+    ],
+)
+def test_a_form_that_is_gone_names_the_new_one(old, new):
+    with pytest.raises(ValueError, match=re.escape(f"is gone; use: {new}") + "$"):
+        nearsight("detect", *old)
+
+
 def test_a_reader_that_leaves_early_is_no_mistake():
     reading, writing = os.pipe()
     os.close(reading)

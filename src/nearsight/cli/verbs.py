@@ -53,7 +53,19 @@ def detect(*words: Raw) -> int:
         if word == "--set" and rest:
             field, equals, value = rest.pop(0).partition("=")
         if word.startswith("--set") and equals:
-            new += [f"--{field.replace('_', '-')}", value]
+            new += [f"--{field.replace('_', '-')}", _renamed(value) if field == "model_options" else value]
         else:
             new.append("--out" if verb == "demo" and word == "--run" else word)
     raise ValueError(f"`nearsight detect {verb}` is gone; use: nearsight {shlex.join(new)}")
+
+
+def _renamed(options: str) -> str:
+    """A detector's model options as they were written, under the names that they have now."""
+    from yaml import safe_dump
+
+    from nearsight.recipes.files import plain_yaml
+    from nearsight.tasks import task_kind
+
+    kind = task_kind("detection")
+    fields = kind.recipes[kind.default_recipe].updated({"model_options": plain_yaml(options)})
+    return safe_dump(fields["model_options"], default_flow_style=True, sort_keys=False).strip()
