@@ -8,13 +8,17 @@ What follows the two dashes is for `nearsight train`. `--cluster local` runs the
 
 import argparse
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-import submitit
+try:
+    import submitit
+except ImportError as error:
+    raise SystemExit("this script needs submitit: pip install 'nearsight[slurm]'") from error
 
 
 class Training:
@@ -54,6 +58,8 @@ def main() -> None:
     parser.add_argument("--logs", default="slurm", help="folder for the job's output")
     parser.add_argument("words", nargs="+", help="arguments of nearsight train, after --")
     options = parser.parse_args()
+    if options.cluster == "slurm" and shutil.which("srun") is None:
+        parser.error("there is no srun on this machine; submit on a login node of the cluster, or add --cluster local")
     executor = submitit.AutoExecutor(folder=options.logs, cluster=options.cluster, slurm_max_num_timeout=options.turns)
     # torchrun is one task that starts the others.
     executor.update_parameters(
