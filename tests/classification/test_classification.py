@@ -23,6 +23,7 @@ from nearsight.classification.distillation import BothHeads, Renormalised
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.classification.task import ClassificationTask, validation_warning
 from nearsight.classification.use import Classifier, evaluate
+from nearsight.datasets import loading
 from nearsight.datasets.labelled import subset
 from nearsight.datasets.sources import open_data
 from nearsight.engine.sharding import shard
@@ -90,6 +91,25 @@ def test_a_global_batch_is_the_same_however_it_is_cut(folder, resident):
         others, other_targets = global_batch(world, micro)
         torch.testing.assert_close(others, images)
         torch.testing.assert_close(other_targets, targets)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_workers_augment_for_a_cpu_and_make_the_same_bits(folder, workers, monkeypatch):
+    """A few images at a time. For any other device they send pixels and keys, and the device does the rest."""
+    monkeypatch.setattr(loading, "_PIXELS_AT_ONCE", 5 * 16**2)
+    recipe = _recipe(folder, image_size=16, batch=12, workers=workers, jitter=0.2)
+    data = ClassificationTask(recipe).data
+    order = data.order(1)
+    parts = order.parts(12)
+    by_workers, by_device = (
+        list(data.epoch(order, parts, ProcessContext(device))) for device in (CPU, torch.device("meta"))
+    )
+    assert len(by_workers) == len(by_device) == 3
+    for done, left in zip(by_workers, by_device, strict=True):
+        assert done.keys() == {"images", "labels"}
+        assert left["images"].dtype == torch.uint8
+        assert torch.equal(done["images"], data.augmentation()(left["images"], left["keys"]))
+        assert torch.equal(done["labels"], left["labels"])
 
 
 def test_without_mixing_labels_stay_labels(folder):

@@ -18,6 +18,8 @@ from nearsight.images.rand_augment import (
     Choice,
     apply_dense,
     apply_sparse,
+    luma,
+    mean_grey,
 )
 from nearsight.randomness import hash32, sample_keys, to_unit
 
@@ -140,6 +142,40 @@ def test_an_image_does_not_notice_its_neighbours(images, crop):
     assert torch.equal(module(square[shuffled], keys[shuffled]), whole[shuffled])
     assert not torch.equal(module(square, sample_keys(0, 2, torch.arange(8))), whole)
     assert torch.equal(module(square, keys), whole)
+
+
+def test_images_can_be_augmented_one_by_one(images):
+    square, keys = images[..., :HEIGHT].repeat(3, 1, 1, 1)[:21], sample_keys(0, 1, torch.arange(21))
+    module = BatchAugment(Augment(size=HEIGHT, rand_num_ops=2, erase=0.5, jitter=0.2), cropped=True)
+    before = square.clone()
+    alone = torch.cat([module(one, key) for one, key in zip(square.split(1), keys.split(1), strict=True)])
+    assert torch.equal(module(square, keys), alone)
+    assert torch.equal(square, before)
+
+
+@pytest.mark.parametrize("cropped", [True, False])
+def test_what_a_cpu_leaves_out_makes_no_difference(images, cropped, monkeypatch):
+    """It may look at values, and flips, recolours and erases where that is wanted."""
+    square, keys = images[..., :HEIGHT].repeat(5, 1, 1, 1), sample_keys(0, 1, torch.arange(40))
+    module = BatchAugment(Augment(size=HEIGHT, rand_num_ops=2, erase=0.5, jitter=0.2), cropped=cropped)
+    sparse = module(square, keys)
+    monkeypatch.setattr(geometry, "may_ask", lambda tensor: False)
+    assert torch.equal(module(square, keys), sparse)
+
+
+def test_threads_make_no_difference_to_large_images():
+    """A sum of their grey values has more digits than float32, and threads add in another order."""
+    generator = torch.Generator().manual_seed(0)
+    large = torch.randint(0, 256, (2, 3, 500, 500), generator=generator).float()
+    before = torch.get_num_threads()
+    means = []
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        means.append(mean_grey(large))
+    torch.set_num_threads(before)
+    exact = torch.floor(luma(large).double().mean(dim=(1, 2, 3), keepdim=True) + 0.5).float()
+    assert torch.equal(means[0], exact)
+    assert torch.equal(means[1], exact)
 
 
 def test_pad_crops_only_move_pixels(images):

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import torch
 
+from nearsight.images import mixing
 from nearsight.images.mixing import BatchMix, Mixing, beta_from_unit, beta_quantiles
 
 
@@ -26,8 +27,8 @@ def test_beta_draws_have_the_right_distribution(alpha):
 @pytest.mark.parametrize("kind", ["mixup", "cutmix"])
 def test_targets_say_what_the_pixels_show(batch, kind):
     images, labels = batch
-    mixing = Mixing(mixup=0.8 * (kind == "mixup"), cutmix=1.0 * (kind == "cutmix"), smoothing=0.0, group=8)
-    mixed, targets = BatchMix(mixing, 5)(images, labels, 0, 3)
+    kinds = Mixing(mixup=0.8 * (kind == "mixup"), cutmix=1.0 * (kind == "cutmix"), smoothing=0.0, group=8)
+    mixed, targets = BatchMix(kinds, 5)(images, labels, 0, 3)
     partner = torch.arange(32) // 8 * 8 + (torch.arange(32) + 4) % 8
     own = torch.nn.functional.one_hot(labels, 5).float()
     for i in range(32):
@@ -52,10 +53,23 @@ def test_processes_and_micro_batches_change_nothing(batch, parts):
     assert torch.equal(whole[0], mix(images, labels, torch.tensor(7), torch.tensor(11))[0])
 
 
+@pytest.mark.parametrize("prob", [1.0, 0.5])
+def test_groups_one_by_one_are_the_bits_of_all_at_once(batch, prob, monkeypatch):
+    labels, images = batch[1], torch.randn(32, 3, 9, 13, generator=torch.Generator().manual_seed(0))
+    before, mix = images.clone(), BatchMix(Mixing(group=8, prob=prob), 5)
+    by_group = [mix(images, labels, 7, step) for step in range(8)]
+    assert torch.equal(images, before)
+    monkeypatch.setattr(mixing, "may_ask", lambda tensor: False)
+    for step, (mixed, targets) in enumerate(by_group):
+        at_once = mix(images, labels, 7, step)
+        assert torch.equal(mixed, at_once[0])
+        assert torch.equal(targets, at_once[1])
+
+
 def test_smoothing_and_switching_off(batch):
     images, labels = batch
-    for mixing in (Mixing(prob=0.0), Mixing(mixup=0.0, cutmix=0.0)):
-        mixed, targets = BatchMix(mixing, 5)(images, labels, 0, 0)
+    for switched_off in (Mixing(prob=0.0), Mixing(mixup=0.0, cutmix=0.0)):
+        mixed, targets = BatchMix(switched_off, 5)(images, labels, 0, 0)
         assert torch.equal(mixed, images)
         assert torch.allclose(targets[0], torch.tensor([0.92, 0.02, 0.02, 0.02, 0.02]))
 

@@ -63,8 +63,15 @@ class ImageData(TaskData[LabelledImages]):
         return self.splits.train.classes
 
     def augmentation(self) -> BatchAugment:
-        """What the device does to a training batch."""
+        """What is done to a training batch, by the device or by workers."""
         return BatchAugment(self._augment(), cropped=not self.resident)
+
+    def workers_augment(self, device: torch.device) -> bool:
+        """Where the device is a CPU, workers' processors are as fast as those that train, and there are more of them.
+
+        A GPU does it while they decode.
+        """
+        return not self.resident and device.type == "cpu"
 
     def evaluation(self) -> BatchEval:
         """What the device does to a batch that is evaluated."""
@@ -81,14 +88,19 @@ class ImageData(TaskData[LabelledImages]):
         return self._on_device[key]
 
     def epoch(self, order: EpochOrder, parts: list[slice], context: ProcessContext) -> Iterator[Inputs]:
-        """Indices and keys when resident, the pixels are gathered on the device; images when streamed."""
+        """Indices and keys when resident, the pixels are gathered on the device; images when streamed.
+
+        Keys come along where there is something left to do that follows from them.
+        """
         if self.resident:
             for indices, keys in device_batches(order, parts, context.device):
                 yield {"indices": indices, "keys": keys}
         else:
-            make = LabelledBatches(self.splits.train, TrainCrop(self._augment()))
+            done = self.workers_augment(context.device)
+            make = LabelledBatches(self.splits.train, TrainCrop(self._augment()), self.augmentation() if done else None)
+            names = ("images", "labels") if done else ("images", "labels", "keys")
             for batch in self.stream(make, "train", order, parts, context):
-                yield {name: batch[name] for name in ("images", "labels", "keys")}
+                yield {name: batch[name] for name in names}
 
     def eval_batches(self, split: str, context: ProcessContext) -> Iterator[EvalBatch]:
         """In order. An image that cannot be read is replaced by another of its class."""

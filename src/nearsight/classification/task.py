@@ -105,7 +105,8 @@ class ClassificationTask(DataTask):
             images, labels = pixels[inputs["indices"]], all_labels[inputs["indices"]]
         else:
             images, labels = inputs["images"], inputs["labels"]
-        images = self._augment(images, inputs["keys"])
+        if "keys" in inputs:
+            images = self._augment(images, inputs["keys"])
         if self._mix is not None:
             images, labels = self._mix(images, labels, self.recipe.seed, step, first)
         teacher = None if self._teacher is None else ask_teacher(self._teacher, images, self._context)

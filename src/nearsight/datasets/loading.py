@@ -9,8 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import default_collate
 
 from nearsight.datasets.labelled import LabelledImages
+from nearsight.images.augmentation import BatchAugment
 from nearsight.images.imageset import BadImageLog, read_or_replace
 from nearsight.images.transforms import EvalTransform
 from nearsight.randomness import hash32
@@ -18,24 +20,34 @@ from nearsight.text import printable
 
 _MOST_STAND_INS = 64
 _CHUNK = 256  # images that a thread loads at a time
+_PIXELS_AT_ONCE = 2**19  # that a worker augments: ten images of 224 pixels; in more memory each operation takes longer
 
 Transform = Callable[[np.ndarray, int], Tensor]
 """(uint8 [H, W, 3], key of the sample) → tensor, the same shape for every image."""
 
 
 class LabelledBatches:
-    """Makes batches for a stream. An image that cannot be read is replaced by another of its class."""
+    """Makes batches for a stream. An image that cannot be read is replaced by another of its class.
 
-    def __init__(self, images: LabelledImages, transform: Transform) -> None:
-        self.images, self.transform = images, transform
+    `transform` is given each image, `augment` the whole batch with its keys; without it that is left to the device.
+    """
+
+    def __init__(self, images: LabelledImages, transform: Transform, augment: BatchAugment | None = None) -> None:
+        self.images, self.transform, self.augment = images, transform, augment
 
     def __call__(self, indices: np.ndarray, keys: np.ndarray, found: dict[str, str]) -> dict[str, Tensor]:
         pixels = [self.read(int(index), int(key), found) for index, key in zip(indices, keys, strict=True)]
+        sample_keys = torch.from_numpy(keys)
+        if self.augment is not None:
+            at_once = max(1, _PIXELS_AT_ONCE // pixels[0][0].numel())
+            starts = range(0, len(pixels), at_once)
+            parts = ((torch.stack(pixels[i : i + at_once]), sample_keys[i : i + at_once]) for i in starts)
+            pixels = [image for part in parts for image in self.augment(*part)]
         return {
-            "images": torch.stack(pixels),
+            "images": default_collate(pixels),  # in a worker, straight into memory that the main process shares
             "labels": torch.from_numpy(self.images.labels[indices]),
             "indices": torch.from_numpy(indices),
-            "keys": torch.from_numpy(keys),
+            "keys": sample_keys,
         }
 
     def read(self, index: int, key: int, found: dict[str, str]) -> Tensor:

@@ -95,11 +95,6 @@ class TrainCrop:
             return to_tensor(self._steps(Image.fromarray(image)))
 
 
-def _may_ask(tensor: Tensor) -> bool:
-    """Whether control flow may depend on values: on an eager CPU that saves work, elsewhere it would stall."""
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
-
-
 class BatchAugment(nn.Module):
     """uint8 [B, 3, H, W] and keys int64 [B] → normalised float32 [B, 3, size, size].
 
@@ -124,7 +119,7 @@ class BatchAugment(nn.Module):
         flip_draw, crop_draw, jitter_draw, erase_draw, rand_draw = unit.split(
             [1, _CROP_DRAWS, 3, _ERASE_DRAWS, _RAND_DRAWS * augment.rand_num_ops], dim=1
         )
-        pixels = images.to(torch.float32)
+        pixels = images.to(torch.float32, copy=True)
         pixels = self._place(pixels, crop_draw, flip_draw[:, 0] < augment.flip)
         for slot in range(augment.rand_num_ops):
             pixels = self._rand_augment(pixels, rand_draw[:, slot * _RAND_DRAWS : (slot + 1) * _RAND_DRAWS])
@@ -138,7 +133,11 @@ class BatchAugment(nn.Module):
     def _place(self, pixels: Tensor, unit: Tensor, flip: Tensor) -> Tensor:
         augment, (height, width) = self.augment, pixels.shape[-2:]
         if self.cropped or augment.crop == "none":
-            return torch.where(flip[:, None, None, None], pixels.flip(-1), pixels)
+            if not geometry.may_ask(pixels):
+                return torch.where(flip[:, None, None, None], pixels.flip(-1), pixels)
+            rows = flip.nonzero().squeeze(1)
+            pixels[rows] = pixels[rows].flip(-1)
+            return pixels
         if augment.crop == "pad":
             if min(height, width) + 2 * augment.padding < augment.size:
                 raise ValueError(f"images of {height} × {width} are too small to crop {augment.size} × {augment.size}")
@@ -155,7 +154,7 @@ class BatchAugment(nn.Module):
         magnitude = (augment.rand_magnitude + noise).clamp(0, 10)
         sign = torch.where(unit[:, 3] < 0.5, -1.0, 1.0)
         choice = rand_augment.Choice(operation, magnitude, sign)
-        apply = rand_augment.apply_sparse if _may_ask(pixels) else rand_augment.apply_dense
+        apply = rand_augment.apply_sparse if geometry.may_ask(pixels) else rand_augment.apply_dense
         return apply(pixels, choice, self.fill, _INTERPOLATION)
 
     def _jitter(self, pixels: Tensor, unit: Tensor) -> Tensor:
@@ -167,13 +166,14 @@ class BatchAugment(nn.Module):
         return rand_augment.saturate(pixels, saturation)
 
     def _erase(self, normalized: Tensor, keys: Tensor, unit: Tensor) -> Tensor:
-        height, width = normalized.shape[-2:]
-        boxes = geometry.erase_boxes(unit, self.augment.erase, self.augment.erase_area, height, width)
-        gone = geometry.inside_boxes(boxes, height, width)
-        if not _may_ask(normalized):
-            return torch.where(gone, geometry.pixel_noise(keys, normalized.shape[1:]), normalized)
-        rows = (boxes[:, 2] > 0).nonzero().squeeze(1)
-        normalized[rows] = torch.where(
-            gone[rows], geometry.pixel_noise(keys[rows], normalized.shape[1:]), normalized[rows]
-        )
+        shape = normalized.shape[1:]
+        boxes = geometry.erase_boxes(unit, self.augment.erase, self.augment.erase_area, *shape[1:])
+        places = torch.arange(shape.numel(), device=keys.device).view(shape)
+        if not geometry.may_ask(normalized):
+            return torch.where(geometry.inside_boxes(boxes, *shape[1:]), geometry.pixel_noise(keys, places), normalized)
+        for image, key, box in zip(normalized, keys.split(1), boxes.long().tolist(), strict=True):
+            top, left, height, width = box
+            if height:
+                inside = (slice(None), slice(top, top + height), slice(left, left + width))
+                image[inside] = geometry.pixel_noise(key, places[inside])[0]
         return normalized

@@ -29,6 +29,11 @@ def _(images: Tensor, grid: Tensor, mode: str, padding_mode: str) -> Tensor:
     return images.new_empty(*images.shape[:2], *grid.shape[1:3])
 
 
+def may_ask(tensor: Tensor) -> bool:
+    """Whether control flow may depend on values: on an eager CPU that saves work, elsewhere it would stall."""
+    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
 def _first_fit(fits: Tensor, *candidates: Tensor) -> tuple[Tensor, ...]:
     """Per row the candidate [B, K] at the first True of `fits` [B, K] (column 0 where there is none)."""
     first = fits.to(torch.int8).argmax(dim=1, keepdim=True)
@@ -135,12 +140,12 @@ def inside_boxes(boxes: Tensor, height: int, width: int) -> Tensor:
     return (rows[:, :, None] & cols[:, None, :])[:, None]
 
 
-def pixel_noise(keys: Tensor, shape: torch.Size) -> Tensor:
-    """Standard normal noise [B, *shape] from the images' keys."""
-    positions = hash32(torch.arange(shape.numel(), device=keys.device))
+def pixel_noise(keys: Tensor, places: Tensor) -> Tensor:
+    """Standard normal noise [B, *places.shape] from the images' keys and the numbers of the places in an image."""
+    positions = hash32(places.flatten())
     # Hashed positions and hashed keys, combined by one round: as good as hashing each pair, at a quarter of the cost.
     bits = scramble32(hash32(keys, NOISE_SLOT)[:, None] ^ positions)
-    return normal_from_unit(to_unit(bits)).view(-1, *shape)
+    return normal_from_unit(to_unit(bits)).view(-1, *places.shape)
 
 
 def normal_from_unit(unit: Tensor) -> Tensor:

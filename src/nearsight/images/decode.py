@@ -168,7 +168,7 @@ def _to_rgb(image: Image.Image, name: str) -> Image.Image:
         pixels = image.convert("RGBA")
         white = Image.new("RGBA", pixels.size, (255, 255, 255, 255))
         return Image.alpha_composite(white, pixels).convert("RGB")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def read_pictures(files: Iterable[Path]) -> Iterator[tuple[Path, np.ndarray | None, str]]:

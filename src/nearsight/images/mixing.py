@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nearsight.images.batch_geometry import inside_boxes
+from nearsight.images.batch_geometry import inside_boxes, may_ask
 from nearsight.randomness import hash32, to_unit
 
 _TABLE = 1024
@@ -106,8 +106,7 @@ class BatchMix(nn.Module):
         on = active < (mixing.prob if mixing.mixup or mixing.cutmix else 0.0)
         lam = torch.where(on, lam, 1.0)
         partner = position - position % group + (position + group // 2) % group
-        other = images[partner]
-        mixed, lam = self._mix(images, other, lam, use_cutmix & on, row, col)
+        mixed, lam = self._mix(images, partner, lam, use_cutmix & on, row, col)
         targets = self._smooth(labels)
         share_kept = lam[:, None]
         return mixed, share_kept * targets + (1 - share_kept) * targets[partner]
@@ -118,7 +117,7 @@ class BatchMix(nn.Module):
         return torch.full_like(switch, bool(self.mixing.cutmix), dtype=torch.bool)
 
     def _mix(
-        self, images: Tensor, other: Tensor, lam: Tensor, use_cutmix: Tensor, row: Tensor, col: Tensor
+        self, images: Tensor, partner: Tensor, lam: Tensor, use_cutmix: Tensor, row: Tensor, col: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Mixed images, and λ corrected to the area that a cut-off rectangle really leaves."""
         height, width = images.shape[-2:]
@@ -131,10 +130,31 @@ class BatchMix(nn.Module):
         top, left = top.clamp(min=0), left.clamp(min=0)
         box = torch.stack([top, left, bottom - top, right - left], dim=1)
         kept = 1 - (box[:, 2] * box[:, 3]) / (height * width)
-        pasted = torch.where(inside_boxes(box, height, width), other, images)
         weight = lam.view(-1, 1, 1, 1).to(images.dtype)
-        blended = images + (1 - weight) * (other - images)  # exactly the image itself at λ = 1
-        return torch.where(use_cutmix.view(-1, 1, 1, 1), pasted, blended), torch.where(use_cutmix, kept, lam)
+        if may_ask(images):
+            mixed = self._mix_by_group(images, weight, use_cutmix, box)
+        else:
+            other = images[partner]
+            pasted = torch.where(inside_boxes(box, height, width), other, images)
+            blended = images + (1 - weight) * (other - images)  # exactly the image itself at λ = 1
+            mixed = torch.where(use_cutmix.view(-1, 1, 1, 1), pasted, blended)
+        return mixed, torch.where(use_cutmix, kept, lam)
+
+    def _mix_by_group(self, images: Tensor, weight: Tensor, use_cutmix: Tensor, box: Tensor) -> Tensor:
+        """The same of each group at a time, and of mixup and cutmix only what the group has: less work for a CPU."""
+        group = self.mixing.group
+        mixed = torch.empty_like(images)
+        for start in range(0, len(images), group):
+            here = slice(start, start + group)
+            out, own, other = mixed[here], images[here], images[here].roll(-(group // 2), dims=0)
+            if use_cutmix[start]:
+                top, left, height, width = box[start].long().tolist()
+                inside = (..., slice(top, top + height), slice(left, left + width))
+                out.copy_(own)
+                out[inside] = other[inside]
+            else:
+                torch.sub(other, own, out=out).mul_(1 - weight[here]).add_(own)
+        return mixed
 
     def _smooth(self, labels: Tensor) -> Tensor:
         off = self.mixing.smoothing / self.num_classes

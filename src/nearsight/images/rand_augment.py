@@ -32,8 +32,9 @@ def blend(degenerate: Tensor, images: Tensor, factor: Tensor) -> Tensor:
 
 
 def mean_grey(images: Tensor) -> Tensor:
-    """Whole numbers, [B, 1, 1, 1]."""
-    return torch.floor(luma(images).mean(dim=(1, 2, 3), keepdim=True) + 0.5)
+    """Whole numbers, [B, 1, 1, 1]. Sums are of whole numbers too: they do not depend on threads or devices."""
+    total = luma(images).sum(dim=(1, 2, 3), keepdim=True, dtype=torch.int64)
+    return torch.floor(total.to(images.dtype) / (images.shape[-2] * images.shape[-1]) + 0.5)
 
 
 def lookup(images: Tensor, table: Tensor) -> Tensor:
@@ -200,20 +201,21 @@ def apply_dense(images: Tensor, choice: Choice, fill: Tensor, interpolation: str
 
 
 def apply_sparse(images: Tensor, choice: Choice, fill: Tensor, interpolation: str) -> Tensor:
-    """Each operation for the images that want it. Sizes depend on the data, so this waits for the device."""
-    out = images.clone()
+    """Each operation for the images that want it, in place. Sizes depend on the data, so this waits for the device."""
+    operations = choice.operation.tolist()
 
     def rows_of(*names: str) -> Tensor:
-        return torch.isin(choice.operation, torch.tensor([CODE[name] for name in names])).nonzero().squeeze(1)
+        codes = [CODE[name] for name in names]
+        return torch.tensor([row for row, code in enumerate(operations) if code in codes], dtype=torch.int64)
 
     for name, make in _TABLES.items():
         if len(rows := rows_of(name)):
             part, picked = images[rows], choice.at(rows)
             table = make(part, _values(part), picked.level[:, None, None], picked.factor[:, None, None])
-            out[rows] = lookup(part, table.expand(len(rows), 3, 256))
+            images[rows] = lookup(part, table.expand(len(rows), 3, 256))
     for name, apply in _FILTERS.items():
         if len(rows := rows_of(name)):
-            out[rows] = apply(images[rows], choice.at(rows).factor[:, None, None, None])
+            images[rows] = apply(images[rows], choice.at(rows).factor[:, None, None, None])
     if len(rows := rows_of(*GEOMETRIC)):
-        out[rows] = _warped(images[rows], choice.at(rows), fill, interpolation)
-    return out
+        images[rows] = _warped(images[rows], choice.at(rows), fill, interpolation)
+    return images

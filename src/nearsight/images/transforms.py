@@ -39,7 +39,7 @@ class Normalize(nn.Module):
         self.register_buffer("shift", (-mean_ / std_).float(), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        return images * self.scale + self.shift
+        return (images * self.scale).add_(self.shift)
 
 
 def to_tensor(image: Image.Image | np.ndarray) -> Tensor:
