@@ -1,16 +1,21 @@
 """Local attention by loops that numba compiles: as near to the equation as float32 is, whatever sizes and threads."""
 
+import os
 import subprocess
 import sys
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 import torch
 
 from nearsight.functional.local import local_attention as equation
 from nearsight.functional.local import query_key_value
-from nearsight.kernels import explain_local_attention, local_attention
+from nearsight.kernels import explain_local_attention, local_attention, torch_threads
 from nearsight.kernels.local import numba as backend
+
+if find_spec("numba") is not None:
+    from nearsight.kernels.local import numba_entries
 
 needs_numba = pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")
 
@@ -41,6 +46,9 @@ def outputs_and_gradients(inputs, gradient, **options):
         ((40, 2, 2, 2, 16, 7), {"sets": 2}),  # windows far larger than the image
         ((17, 1, 1, 2, 6, 7), {}),
         ((33, 7, 3, 1, 4, 3), {"content": False}),
+        ((1, 2, 21, 1, 6, 19), {}),  # a window wider than a vector
+        ((17, 5, 3, 2, 10, 4), {"sets": 2}),  # an even window over images
+        ((1, 31, 1, 5, 2, 6), {}),
     ],
 )
 def test_values_and_gradients_are_the_equation_s(border, sizes, options):
@@ -107,10 +115,41 @@ def test_large_logits_overflow_nothing():
 
 
 @needs_numba
-def test_half_precision_keeps_its_type():
-    inputs = tuple(x.detach().bfloat16().requires_grad_() for x in arguments(2, 5, 7, 2, 8, 3))
-    found = outputs_and_gradients(inputs, torch.randn(2, 5, 7, 2, 8).bfloat16(), kernel_size=3, backend="numba")
-    assert {one.dtype for one in found} == {torch.bfloat16}
+def test_threads_of_another_library_give_the_same_bits(monkeypatch):
+    """Where torch's OpenMP is not GNU's, Python's threads do the work."""
+    inputs = arguments(3, 6, 20, 2, 4, 5)
+    gradient = torch.randn(3, 6, 20, 2, 4)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    usual = outputs_and_gradients(inputs, gradient, kernel_size=5, backend="numba")
+    names = []
+
+    def submit(pool, call, *rest):
+        names.append(pool._thread_name_prefix)
+        return plain(pool, call, *rest)
+
+    plain = torch_threads.ThreadPoolExecutor.submit
+    monkeypatch.setattr(torch_threads.ThreadPoolExecutor, "submit", submit)
+    monkeypatch.setattr(torch_threads, "_team", lambda: None)
+    others = outputs_and_gradients(inputs, gradient, kernel_size=5, backend="numba")
+    assert names == ["nearsight-kernels"] * 2  # one more thread forward, and one backward
+    assert all(torch.equal(one, other) for one, other in zip(usual, others, strict=True))
+
+
+@needs_numba
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("sizes", [(2, 5, 7, 2, 6, 4), (17, 3, 5, 1, 10, 3)])
+def test_half_precision_is_rounded_once(sizes, dtype):
+    """Arithmetic is float32's: a result is as near to the exact one as its type can say."""
+    inputs = tuple(x.detach().to(dtype).requires_grad_() for x in arguments(*sizes))
+    gradient = torch.randn(sizes[:5]).to(dtype)
+    found = outputs_and_gradients(inputs, gradient, kernel_size=sizes[-1], backend="numba")
+    exact_inputs = tuple(x.detach().double().requires_grad_() for x in inputs)
+    projected, *embeddings = exact_inputs
+    exact = equation(*query_key_value(projected), *embeddings, kernel_size=sizes[-1])
+    wanted = (exact, *torch.autograd.grad(exact, exact_inputs, gradient.double()))
+    for got, right in zip(found, wanted, strict=True):
+        assert got.dtype == dtype
+        torch.testing.assert_close(got.double(), right, rtol=0.51 * torch.finfo(dtype).eps, atol=2e-5)
 
 
 @needs_numba
@@ -160,3 +199,36 @@ torch.testing.assert_close(local_attention(x, kernel_size=3, backend="numba"), e
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
+
+
+@needs_numba
+def test_a_change_of_any_source_is_compiled_anew(tmp_path):
+    """numba itself looks at one file: a cache of earlier sources would go on being loaded."""
+    code = """
+import sys
+from nearsight.kernels.local import numba_entries
+if len(sys.argv) > 1:
+    numba_entries.edition = lambda: int(sys.argv[1])
+print(numba_entries.compiled("forward").cache_hits)
+"""
+
+    def hits(*edition):
+        command = [sys.executable, "-c", code, *edition]
+        environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+        assert done.returncode == 0, done.stderr
+        return int(done.stdout)
+
+    assert [hits(), hits(), hits("5"), hits("5"), hits()] == [0, 1, 0, 1, 1]
+
+
+@needs_numba
+def test_every_source_of_the_loops_is_in_their_edition():
+    folder = Path(numba_entries.__file__).parent
+    written = {folder / name for name in numba_entries.SOURCES}
+    imported = {
+        Path(module.__file__)
+        for name, module in sys.modules.items()
+        if name.startswith("nearsight.kernels.") and (".numba_" in name or name.endswith(".sizes"))
+    }
+    assert {path.resolve() for path in written} == {path.resolve() for path in imported}

@@ -1,10 +1,11 @@
-"""Vectors of 16 float32 for functions compiled by numba, and plain access to flat arrays.
+"""Vectors of 16 float32 for functions compiled by numba, and plain access to memory.
 
 numba turns loops into vector instructions only where it can prove that arrays do not overlap, which it cannot for as
 many as a kernel has. Here a vector is a type of its own: what is written as one instruction becomes one (or a few,
 where the processor's vectors are shorter), on every processor that LLVM knows.
 
-Indices are trusted: nothing checks them, and negative ones do not count from the end.
+Memory is known by its address alone, without the object that owns it: nothing counts references, and indices are
+trusted. Whoever calls a compiled function keeps its tensors alive.
 """
 
 from collections.abc import Callable
@@ -60,52 +61,75 @@ def _call(builder: Any, name: str, arguments: list) -> Any:
     return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), arguments)
 
 
-def _place(context: Any, builder: Any, array_type: Any, array: Any, index: Any) -> Any:
-    return builder.gep(context.make_array(array_type)(context, builder, array).data, [index])
+def _in_memory(kind: Any) -> Any:
+    """The intrinsic that takes an address, a 64-bit number, for a pointer to numbers of this kind."""
+
+    @intrinsic
+    def function(typingctx, address):
+        def generate(context, builder, signature, arguments):
+            return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+        return types.CPointer(kind)(types.int64), generate
+
+    return function
+
+
+floats, integers = _in_memory(types.float32), _in_memory(types.int64)
 
 
 @intrinsic
-def get(typingctx, array, index):
-    """array[index] of a flat array."""
+def get(typingctx, pointer, index):
+    """The number at `index`."""
 
     def generate(context, builder, signature, arguments):
-        return builder.load(_place(context, builder, signature.args[0], *arguments))
+        return builder.load(builder.gep(arguments[0], [arguments[1]]))
 
-    return array.dtype(array, types.intp), generate
+    return pointer.dtype(pointer, types.intp), generate
 
 
 @intrinsic
-def put(typingctx, array, index, value):
-    """array[index] = value in a flat array."""
+def put(typingctx, pointer, index, value):
+    """Write a number at `index`."""
 
     def generate(context, builder, signature, arguments):
-        builder.store(arguments[2], _place(context, builder, signature.args[0], *arguments[:2]))
+        builder.store(arguments[2], builder.gep(arguments[0], [arguments[1]]))
         return context.get_dummy_value()
 
-    return types.void(array, types.intp, array.dtype), generate
+    return types.void(pointer, types.intp, pointer.dtype), generate
 
 
 @intrinsic
-def load(typingctx, array, index):
+def take(typingctx, pointer, index):
+    """The whole number at `index`, which grows by one: no two threads get the same."""
+
+    def generate(context, builder, signature, arguments):
+        place = builder.gep(arguments[0], [arguments[1]])
+        return builder.atomic_rmw("add", place, ir.Constant(ir.IntType(64), 1), "monotonic")
+
+    return types.int64(pointer, types.intp), generate
+
+
+@intrinsic
+def load(typingctx, pointer, index):
     """The 16 numbers from `index` on."""
 
     def generate(context, builder, signature, arguments):
-        place = _place(context, builder, signature.args[0], *arguments)
+        place = builder.gep(arguments[0], [arguments[1]])
         return builder.load(builder.bitcast(place, _FLOATS.as_pointer()), align=4)
 
-    return vector(array, types.intp), generate
+    return vector(pointer, types.intp), generate
 
 
 @intrinsic
-def store(typingctx, array, index, value):
+def store(typingctx, pointer, index, value):
     """Write 16 numbers from `index` on."""
 
     def generate(context, builder, signature, arguments):
-        place = _place(context, builder, signature.args[0], *arguments[:2])
+        place = builder.gep(arguments[0], [arguments[1]])
         builder.store(arguments[2], builder.bitcast(place, _FLOATS.as_pointer()), align=4)
         return context.get_dummy_value()
 
-    return types.void(array, types.intp, vector), generate
+    return types.void(pointer, types.intp, vector), generate
 
 
 @intrinsic

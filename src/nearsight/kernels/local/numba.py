@@ -1,23 +1,19 @@
-"""Local attention on a CPU by loops that numba compiles (`numba_loops`).
+"""Local attention on a CPU by loops that numba compiles (`numba_loops`, by way of `numba_entries`).
 
 The first call on a machine compiles them; later processes read them from numba's cache on the disk. Where numba cannot
 be loaded, the backend says so and the tiles of `cpu` run instead.
 """
 
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib import import_module
-from itertools import pairwise
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ..later import constant_when_compiled
 from ..sizes import LANES
+from ..torch_threads import num_threads, on_threads
 from . import cpu_operator
 from .cpu_operator import cpu_backend
 from .window import Embeddings, Window
@@ -30,7 +26,7 @@ SUPPORTED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
 @cache
 def _loops() -> Any:
     """The compiled loops; an ImportError where numba is missing or does not go with the other libraries."""
-    return import_module(f"{__package__}.numba_loops")
+    return import_module(f"{__package__}.numba_entries")
 
 
 @constant_when_compiled  # imports cannot be traced
@@ -49,6 +45,8 @@ class _Plan(NamedTuple):
     num_tasks: int
     map_size: int
     """Numbers of a padded map, all channels of a head."""
+    row_size: int
+    """Numbers of a padded map's row, one channel of it."""
     num_blocks: int
     """Vectors in a row."""
 
@@ -66,76 +64,52 @@ def _plan(projected: Tensor, kernel_size: int, mask: bool) -> _Plan:
 
     along_rows = batch * seen(height) * blocks * kernel_size
     over_images = groups * seen(height) * seen(width) * GATHERING
-    map_over_images = head_dim * (height + margin) * (width + margin) * LANES
-    if over_images < along_rows and map_over_images <= LARGEST_MAP:
-        return _Plan(True, groups * num_heads, map_over_images, width)
-    return _Plan(False, batch * num_heads, head_dim * (height + margin) * (blocks * LANES + margin), blocks)
+    rows, row_over_images, row = height + margin, (width + margin) * LANES, blocks * LANES + margin
+    if over_images < along_rows and head_dim * rows * row_over_images <= LARGEST_MAP:
+        return _Plan(True, groups * num_heads, head_dim * rows * row_over_images, row_over_images, width)
+    return _Plan(False, batch * num_heads, head_dim * rows * row, row, blocks)
 
 
-@cache
-def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Threads of one process: a forked one has none of its parent's."""
-    return ThreadPoolExecutor(threads, thread_name_prefix="nearsight-local-attention")
+def _flat(tensor: Tensor | None) -> Tensor:
+    """The tensor as float32, dense in memory's order."""
+    return torch.empty(0) if tensor is None else tensor.detach().to(torch.float32).contiguous()
 
 
-def _in_threads(work: Callable[[int, int], None], num_tasks: int) -> None:
-    """work(first, last) over all tasks, on as many threads as torch has. Which thread does which changes no bit."""
-    threads = min(torch.get_num_threads(), num_tasks)
-    cuts = [num_tasks * number // threads for number in range(threads + 1)]
-    parts = list(pairwise(cuts))
-    others = [_pool(os.getpid(), threads).submit(work, *part) for part in parts[1:]]
-    work(*parts[0])
-    for other in others:
-        other.result()
-
-
-def _flat(tensor: Tensor | None) -> np.ndarray:
-    """The tensor's numbers as float32, in memory's order."""
-    if tensor is None:
-        return np.empty(0, np.float32)
-    return tensor.detach().to(torch.float32).contiguous().numpy().reshape(-1)
-
-
-def _arguments(projected: Tensor, row: Tensor | None, col: Tensor | None, kernel_size: int) -> tuple:
-    sets = 1 if row is None else len(row)
-    return (_flat(projected), _flat(row), _flat(col)), (*projected.shape, kernel_size, sets)
-
-
-def _scratch(num_maps: int, num_vectors: int, plan: _Plan) -> np.ndarray:
-    return np.zeros(num_maps * plan.map_size + num_vectors * LANES, np.float32)
+def _run(
+    loop: str, tensors: list[Tensor], scratch_size: int, projected: Tensor, row: Tensor | None, kernel_size: int,
+    mask: bool, plan: _Plan,
+) -> None:  # fmt: skip
+    """One of the compiled loops over all tasks; `numba_maps` says what a job is."""
+    threads = num_threads(plan.num_tasks)
+    scratch = torch.zeros(threads, scratch_size)
+    offsets = torch.zeros(threads, kernel_size**2, dtype=torch.int64)
+    sizes = (*projected.shape, kernel_size, 1 if row is None else len(row))
+    options = (threads, plan.num_tasks, mask, plan.by_image, row is not None)
+    memory = (scratch.data_ptr(), scratch_size, offsets.data_ptr())
+    job = torch.tensor([0, *options, *memory, *sizes, *(tensor.data_ptr() for tensor in tensors)])
+    on_threads(_loops().compiled(loop).address, job.data_ptr(), threads)
 
 
 def _forward(projected: Tensor, row: Tensor | None, col: Tensor | None, kernel_size: int, mask: bool) -> Tensor:
-    plan, loops = _plan(projected, kernel_size, mask), _loops()
-    tensors, sizes = _arguments(projected, row, col, kernel_size)
+    plan = _plan(projected, kernel_size, mask)
     output = torch.empty((*projected.shape[:3], *projected.shape[4:]))
-    num_vectors = sizes[5] + kernel_size + kernel_size**2 + plan.num_blocks * kernel_size
-
-    def work(first: int, last: int) -> None:
-        scratch, offsets = _scratch(2, num_vectors, plan), np.empty(kernel_size**2, np.int64)
-        loops.forward(*tensors, _flat(output), scratch, offsets, sizes, mask, plan.by_image, first, last)
-
-    _in_threads(work, plan.num_tasks)
+    vectors = projected.shape[5] + kernel_size * (1 + kernel_size + plan.num_blocks)
+    tensors = [_flat(projected), _flat(row), _flat(col), output]
+    _run("forward", tensors, 2 * plan.map_size + vectors * LANES, projected, row, kernel_size, mask, plan)
     return output.to(projected.dtype)
 
 
 def _backward(
     gradient: Tensor, projected: Tensor, row: Tensor | None, col: Tensor | None, kernel_size: int, mask: bool
 ) -> list[Tensor]:
-    plan, loops = _plan(projected, kernel_size, mask), _loops()
-    tensors, sizes = _arguments(projected, row, col, kernel_size)
-    num_heads, head_dim = sizes[4:6]
+    plan = _plan(projected, kernel_size, mask)
+    num_heads, head_dim = projected.shape[4:]
     into_projected = torch.empty(projected.shape)
     into_rows, into_cols = torch.empty(2, plan.num_tasks // num_heads, num_heads, kernel_size, head_dim // 2)
-    num_vectors = 3 * head_dim + kernel_size * (3 + 2 * kernel_size + 2 * (head_dim // 2) + plan.num_blocks)
-    incoming = _flat(gradient)
-
-    def work(first: int, last: int) -> None:
-        scratch, offsets = _scratch(4, num_vectors, plan), np.empty(kernel_size**2, np.int64)
-        results = (_flat(into_projected), _flat(into_rows), _flat(into_cols))
-        loops.backward(incoming, *tensors, *results, scratch, offsets, sizes, mask, plan.by_image, first, last)
-
-    _in_threads(work, plan.num_tasks)
+    maps = 4 * plan.map_size + 2 * (head_dim + kernel_size**2) * plan.row_size
+    vectors = head_dim + kernel_size * (3 + 2 * kernel_size + 2 * (head_dim // 2) + plan.num_blocks)
+    tensors = [_flat(projected), _flat(row), _flat(col), _flat(gradient), into_projected, into_rows, into_cols]
+    _run("backward", tensors, maps + vectors * LANES, projected, row, kernel_size, mask, plan)
 
     def share(embedding: Tensor | None, of_tasks: Tensor) -> Tensor:
         if embedding is None:
