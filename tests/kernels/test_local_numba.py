@@ -136,6 +136,23 @@ def test_threads_of_another_library_give_the_same_bits(monkeypatch):
 
 
 @needs_numba
+def test_fewer_threads_than_asked_for_do_all_the_work():
+    """OMP_THREAD_LIMIT, OMP_DYNAMIC and parallel regions within others make teams smaller."""
+    code = (
+        "import torch; from nearsight.kernels import local_attention as f; torch.set_num_threads(2); "
+        "x, row, col = torch.randn(3, 6, 20, 3, 2, 4), torch.randn(1, 5, 2), torch.randn(1, 5, 2); "
+        "assert torch.get_num_threads() == 2; "
+        "found = [f(x, row, col, kernel_size=5, backend=name) for name in ('numba', 'reference')]; "
+        "torch.testing.assert_close(*found)"
+    )
+    limits = {"OMP_NUM_THREADS": "2", "OMP_THREAD_LIMIT": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**os.environ, **limits}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@needs_numba
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("sizes", [(2, 5, 7, 2, 6, 4), (17, 3, 5, 1, 10, 3)])
 def test_half_precision_is_rounded_once(sizes, dtype):

@@ -87,7 +87,10 @@ def _run(
     options = (threads, plan.num_tasks, mask, plan.by_image, row is not None)
     memory = (scratch.data_ptr(), scratch_size, offsets.data_ptr())
     job = torch.tensor([0, *options, *memory, *sizes, *(tensor.data_ptr() for tensor in tensors)])
-    on_threads(_loops().compiled(loop).address, job.data_ptr(), threads)
+    address = _loops().compiled(loop).address
+    on_threads(address, job.data_ptr(), threads)
+    for _ in range(threads - int(job[0])):  # OpenMP may give fewer threads than were asked for
+        on_threads(address, job.data_ptr(), 1)
 
 
 def _forward(projected: Tensor, row: Tensor | None, col: Tensor | None, kernel_size: int, mask: bool) -> Tensor:
