@@ -15,7 +15,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
 
@@ -117,7 +117,7 @@ def main() -> None:
         if options.only in comparison.name:
             key = f"{comparison.name}, {options.threads} thread{'s' * (options.threads > 1)}"
             records[key] = {
-                "date": datetime.now(UTC).date().isoformat(),
+                "date": datetime.now(timezone.utc).date().isoformat(),
                 "environment": environment(torch.device("cpu")),
                 **measure(comparison, options.rounds),
             }
