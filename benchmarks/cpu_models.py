@@ -69,7 +69,7 @@ def measure(comparison: Comparison, rounds: int) -> dict:
     optimizers = {name: torch.optim.AdamW(model.parameters(), fused=True) for name, model in models.items()}
 
     def inference(name: str) -> None:
-        with torch.inference_mode():
+        with torch.no_grad():
             models[name].eval()(images)
 
     def training(name: str) -> None:
