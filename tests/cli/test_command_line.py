@@ -65,6 +65,38 @@ def test_a_reader_that_leaves_early_is_no_mistake():
     assert (done.returncode, done.stderr) == (1, "")
 
 
+def test_files_that_are_not_read_are_told_everywhere(here, capsys):
+    shutil.copytree(here / "pics", here / "mixed")
+    for name in ("train/amber/a.cr2", "val/blue/b.heic.part"):
+        (here / "mixed" / name).touch()
+    there = len(list((here / "pics").rglob("*.*")))
+    first = "1 .cr2 (camera raw: export them as JPEG or PNG), such as amber/a.cr2"
+    told = f"warning: 2 of {there + 2} files are not read: {first}; "
+    assert nearsight("train", "mixed", *SMALL[:-1], "--run", "run") == 0
+    printed = capsys.readouterr().out
+    assert printed.count(told) == 1
+    assert json.loads((here / "run" / "data.json").read_text())["not_read"] == {
+        ".cr2 (camera raw: export them as JPEG or PNG)": 1,
+        ".part (not the extension of a picture that is read)": 1,
+    }
+    assert "1 .cr2 (camera raw" in (here / "run" / "report.html").read_text()
+    for data in ((), ("mixed",)):
+        assert nearsight("eval", "run", *data, "--json") == 0
+        assert json.loads(capsys.readouterr().out)["notes"][0].startswith(told)
+    assert nearsight("predict", "run", "mixed", "--json") == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == there
+    assert err.startswith(f"warning: 2 of {there + 2} files are not read: ")
+    (here / "mixed" / "train" / "amber" / "c.cr2").touch()
+    assert nearsight("resume", "run", "--override", "--epochs", "3", "--no-report") == 0, "the pictures are the same"
+    assert (
+        json.loads((here / "run" / "data.json").read_text())["not_read"][
+            ".cr2 (camera raw: export them as JPEG or PNG)"
+        ]
+        == 2
+    )
+
+
 def test_a_first_walk_through(here, capsys):
     assert nearsight("train", "pics", *SMALL) == 0
     printed = capsys.readouterr().out
@@ -86,7 +118,10 @@ def test_a_first_walk_through(here, capsys):
         nearsight("predict", run, "x.png", "--top", "0")
     with pytest.raises(SystemExit):
         nearsight("predict", run, "empty")
-    assert "there is no picture in empty: no file ends in .bmp, " in capsys.readouterr().err
+    assert (
+        "there is no picture in empty; 1 of 1 files are not read: 1 .txt (no pictures), such as notes.txt"
+        in capsys.readouterr().err
+    )
     assert nearsight("resume", run, "--show", "plain") == 0
     assert "finished" in capsys.readouterr().out
 

@@ -149,5 +149,7 @@ def test_an_archive_of_an_image_folder_is_data(tmp_path, monkeypatch, picture, k
     splits = open_data(archive)
     assert (len(splits.train), len(splits.val)) == (6, 4)
     assert np.array_equal(splits.train.read(4), picture(1))
-    assert not list((tmp_path / "cache").rglob("README.txt"))
+    (unread,) = (tmp_path / "cache").rglob("README.txt")
+    assert unread.stat().st_size == 0, "only its name is there, to be counted"
+    assert splits.notes == ("1 of 11 files are not read: 1 .txt (no pictures), such as README.txt",)
     assert open_data(archive).train.fingerprint() == splits.train.fingerprint()  # unpacked once, used twice

@@ -193,8 +193,13 @@ def test_only_images_and_labels_are_decoded(tmp_path, picture):
     members = shard(picture, range(20))
     members |= {"s000.pyd": b"cos\nsystem\n(S'touch owned'\ntR.", "s001.pkl": b"\x80\x04.", "s001.pt": b"PK", "s2": b""}
     write_tar(tmp_path / "mixed.tar", members)
-    origin = open_data(tmp_path / "mixed.tar").origin
-    assert "members not decoded: 1 .(none), 1 .pkl, 1 .pt, 1 .pyd" in origin
+    splits = open_data(tmp_path / "mixed.tar")
+    assert sum(splits.not_read.values()) == 4
+    (note,) = splits.notes
+    assert note.startswith("warning: 4 of 24 files are not read: ")
+    for kind in (".pyd", ".pkl", ".pt"):
+        assert f"1 {kind} (not the extension of a picture that is read), such as s00" in note
+    assert "1 without an extension (add .jpg, or what they are), such as s2" in note
 
 
 @pytest.mark.parametrize(

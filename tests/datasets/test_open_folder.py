@@ -9,6 +9,7 @@ from PIL import Image
 from nearsight.datasets.labelled import subset, with_classes
 from nearsight.datasets.sources import open_data, open_images
 from nearsight.datasets.splitting import split_word
+from nearsight.images import formats
 
 
 def test_train_and_val_are_taken_as_given(image_folder):
@@ -198,3 +199,41 @@ def test_words_for_splits():
     assert split_word("validation-00000-of-00001.parquet") == "val"
     assert split_word("latest_trainings.tar") is None
     assert split_word("train-test.tar") is None
+
+
+def test_files_that_are_not_read_are_counted(image_folder, monkeypatch):
+    monkeypatch.setattr(formats, "find_spec", lambda name: None)
+    root = image_folder({"train/cat": 3, "train/dog": 3, "val/cat": 1, "val/dog": 1, "test": 2, "extra": 1})
+    for name in ("train/cat/a.heic", "train/stray.png", "readme.md", ".DS_Store", "val/dog/Thumbs.db"):
+        (root / name).touch()
+    splits = open_data(root)
+    assert splits.not_read == {
+        "hidden": 1,
+        ".md (no pictures)": 1,
+        "in folders beside those of the splits": 1,
+        "beside the class folders, not in one": 1,
+        '.heic (to read them, pip install "nearsight[formats]")': 1,
+        ".db (no pictures)": 1,
+        "in test, which has no class folders": 2,
+    }
+    (note,) = splits.notes
+    assert note.startswith("warning: 8 of 16 files are not read: 2 in test, which has no class folders, such as test/")
+    assert open_images(root).notes == splits.notes
+    for file in (root / "val" / "dog").iterdir():
+        file.rename(file.with_suffix(".heic"))
+    with pytest.raises(ValueError, match=r"class folder .*val/dog has no images; warning: 2 of 2 files are not read: "):
+        open_data(root)
+
+
+def test_what_a_mac_adds_to_archives_is_no_class(image_folder):
+    root = image_folder({"set/cat": 3, "set/dog": 3, "__MACOSX/set": 0})
+    (root / "__MACOSX" / "set" / "._000.png").touch()
+    splits = open_data(root)
+    assert splits.train.classes == ("cat", "dog")
+    assert splits.not_read == {"hidden": 1}
+
+
+def test_two_folders_for_one_split_are_refused(image_folder):
+    root = image_folder({"train/a": 3, "train/b": 3, "val/a": 1, "val/b": 1, "valid/a": 1, "valid/b": 1})
+    with pytest.raises(ValueError, match="val and valid are both val; join them or rename one"):
+        open_data(root)

@@ -334,6 +334,14 @@ def test_yolo_with_a_list_of_classes_and_split_folders(tmp_path):
     assert names_of(open_parts(tmp_path).sets["train"]) == ["train/images/a.png", "train/images/b.png"]
 
 
+def test_yolo_files_that_are_not_read_are_told(tmp_path):
+    root = write_yolo(tmp_path, "0 0.5 0.5 0.25 0.5")
+    (root / "images" / "train" / "z.cr2").touch()
+    splits = open_detection(root)
+    assert splits.not_read == {".cr2 (camera raw: export them as JPEG or PNG)": 1}
+    assert any(note.startswith("warning: 1 of ") for note in splits.notes)
+
+
 def test_yolo_images_that_cannot_be_read_are_told(tmp_path):
     write_yolo(tmp_path, "0 0.5 0.5 0.25 0.5")
     (tmp_path / "images" / "train" / "broken.png").write_bytes(b"not an image")

@@ -49,6 +49,9 @@ class ToyTask:
     def fingerprint(self) -> dict[str, object]:
         return {"data": self.recipe.data}
 
+    def not_read(self) -> dict[str, int]:
+        return {}
+
     def files(self) -> dict[str, str]:
         return {"points.txt": f"{_COUNT}\n"}
 

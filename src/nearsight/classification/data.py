@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -17,7 +18,6 @@ from nearsight.engine.data import EvalBatch, TaskData
 from nearsight.engine.task import Inputs, ProcessContext
 from nearsight.images.augmentation import Augment, BatchAugment, TrainCrop
 from nearsight.images.epochs import EpochOrder, device_batches
-from nearsight.images.imageset import Splits
 from nearsight.images.transforms import BatchEval, EvalTransform
 from nearsight.tasks import said_by_others
 
@@ -39,7 +39,7 @@ def open_splits(recipe: ClassificationRecipe) -> LabelledSplits:
     named = splits.named
     if recipe.first_classes:
         named = {name: first_classes(images, recipe.first_classes) for name, images in named.items()}
-    splits = Splits(named["train"], named["val"], named.get("test"), splits.origin)
+    splits = replace(splits, train=named["train"], val=named["val"], test=named.get("test"))
     if recipe.fraction == 1:
         return splits
     return splits.with_share(per_class_fraction(splits.train, recipe.fraction, recipe.data_seed))

@@ -21,7 +21,8 @@ from nearsight.datasets.labelled import LabelledImages, LabelledSplits, first_cl
 from nearsight.datasets.sources import OneSet, open_images
 from nearsight.engine.device import pick_device, pick_precision
 from nearsight.engine.task import ProcessContext
-from nearsight.images.decode import picture_files, read_pictures
+from nearsight.images.decode import read_pictures
+from nearsight.images.files import picture_files
 from nearsight.images.imageset import Splits, pick_split
 from nearsight.images.transforms import BatchEval, EvalTransform
 from nearsight.runs.folder import RunFolder, class_names
@@ -44,20 +45,20 @@ def evaluate(
     recipe = recipe.with_changes(init_from="", teacher="", distillation="none", drop_path=0.0)
     classes = class_names(run)
     if data:
-        images, shown, origin = _other_images(recipe, data, split, classes)
+        images, shown, origin, told = _other_images(recipe, data, split, classes)
         # One set for every name: only the one that is measured is read.
         task, measured = ClassificationTask(recipe, Splits(images, images, None, origin)), "val"
     else:
         task = ClassificationTask(recipe, _own_splits(recipe, classes))
         shown = measured = pick_split(task.data.splits.named, split, (KIND.eval_split, "val"))
-        origin = task.describe()[0]
+        origin, told = task.describe()[0], task.data.splits.notes
     place = pick_device(device)
     context = ProcessContext(place, precision=pick_precision("auto", place))
     model = trained_model(task.build_model(), folder, place)
     values = dict(task.evaluate(model, measured, context))
     bad = task.data.bad(measured).reasons
     notes = [f"unreadable, and replaced by another image of its class: {name}: {why}" for name, why in bad.items()]
-    return Evaluation(origin, shown, values, {} if data else task.data.splits.fingerprints, tuple(notes))
+    return Evaluation(origin, shown, values, {} if data else task.data.splits.fingerprints, (*told, *notes))
 
 
 def _own_splits(recipe: ClassificationRecipe, classes: list[str]) -> LabelledSplits:

@@ -1,5 +1,6 @@
 """`nearsight eval` and `nearsight predict`, for runs of every task."""
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -97,12 +98,15 @@ def predict_and_tell(
     kind: TaskKind, run: Path, images: Sequence[Path], options: dict[str, Any], *, device: str, json: bool = False
 ) -> int:
     """Print predictions for pictures; 1 if one of them could not be read."""
-    from nearsight.images.decode import picture_files
+    from nearsight.images.files import PassedOver, picture_files
     from nearsight.runs.exits import reported
 
     chosen = kind.predict_options(**options)
     with reported():
-        files = list(picture_files(images))  # a mistake in their names is told before the run is opened
+        passed = PassedOver()
+        files = list(picture_files(images, passed))  # a mistake in their names is told before the run is opened
+        for note in passed.notes(len(files)):
+            print(note, file=sys.stderr)
         predictor = kind.load(run, device=device)
         readable = print_predictions(predictor.predict(files, chosen), as_json=json)
     for note in () if json else predictor.notes:

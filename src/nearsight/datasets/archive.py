@@ -122,12 +122,10 @@ def _unpack(archive: Path, target: Path, suffixes: tuple[str, ...], limits: Arch
             if folded in taken:
                 raise _refuse(name, "the same name twice (but for upper and lower case)")
             taken.add(folded)
-            if not name.lower().endswith(suffixes):
-                continue
             destination = target.joinpath(*parts)
             destination.parent.mkdir(parents=True, exist_ok=True)
             with open(destination, "xb") as out:
-                while chunk := content.read(2**20):
+                while name.lower().endswith(suffixes) and (chunk := content.read(2**20)):
                     budget.add(len(chunk), name)
                     out.write(chunk)
 
@@ -137,7 +135,8 @@ def safe_extract(
 ) -> None:
     """Unpack those files of a .zip or .tar that end in one of the suffixes into the new folder `target`.
 
-    The folder appears complete or not at all. Raises ValueError naming the entry that was refused. Archives within the
+    Others are there as empty files, so that readers of the folder can count what they pass over. The folder appears
+    complete or not at all. Raises ValueError naming the entry that was refused. Archives within the
     archive stay packed.
     """
     if target.exists():
@@ -176,13 +175,13 @@ def default_root() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nearsight"
 
 
-def unpacked(path: Path, suffixes: tuple[str, ...], kind: str = "") -> Path:
+def unpacked(path: Path, suffixes: tuple[str, ...], kind: str) -> Path:
     """The files of an archive that end so, unpacked once; another archive under the same name is another folder.
 
     `kind` keeps apart those who want other files of the same archive.
     """
     status = path.stat()
-    identity = f"{kind}{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
+    identity = f"{kind} with the names of others\0{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
     target = default_root() / "unpacked" / hashlib.sha256(os.fsencode(identity)).hexdigest()[:24]
     if not target.is_dir():
         safe_extract(path, target, suffixes)

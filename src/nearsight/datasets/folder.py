@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from nearsight.datasets.labelled import FileImages, LabelledImages
 from nearsight.datasets.splitting import SPLIT_WORDS, encode_labels
-from nearsight.images.decode import IMAGE_SUFFIXES
+from nearsight.images.files import HIDDEN, PassedOver, is_hidden, pictures_below, refusal
+from nearsight.images.formats import IMAGE_SUFFIXES, readable_suffixes
 from nearsight.runs.layout import is_run_folder
 from nearsight.text import printable
 
@@ -19,7 +20,7 @@ class UnknownData(ValueError):
 def _subfolders(folder: Path) -> dict[str, Path]:
     """The folders that may be classes or splits, in order: not those of runs, which may have been put beside them."""
     try:
-        entries = [entry for entry in sorted(folder.iterdir()) if entry.is_dir() and not entry.name.startswith(".")]
+        entries = [entry for entry in sorted(folder.iterdir()) if entry.is_dir() and not is_hidden(entry.name)]
         return {entry.name: entry for entry in entries if not _holds_runs(entry)}
     except OSError as error:
         raise ValueError(f"{printable(str(error.filename or folder))}: {error.strerror}") from None
@@ -33,75 +34,93 @@ def _holds_runs(folder: Path, depth: int = 2) -> bool:
     for entry in folder.iterdir() if depth else ():
         if entry.name.lower().endswith(IMAGE_SUFFIXES):
             return False
-        if entry.is_dir() and not entry.name.startswith("."):
+        if entry.is_dir() and not is_hidden(entry.name):
             found = _holds_runs(entry, depth - 1)
             if not found:
                 return False
     return found
 
 
-def _files_below(folder: Path) -> list[str]:
-    """Image files at any depth, as sorted paths relative to `folder`. Links are followed, circles are not."""
-    found: list[str] = []
-    seen: set[tuple[int, int]] = set()
-    for here, folders, files in os.walk(folder, followlinks=True):
-        status = os.stat(here)
-        if (status.st_dev, status.st_ino) in seen or is_run_folder(Path(here)):
-            folders.clear()
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        prefix = Path(here).relative_to(folder)
-        found += [
-            (prefix / name).as_posix()
-            for name in files
-            if name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
-        ]
-    return sorted(found)
-
-
-def read_class_folders(root: Path, classes: tuple[str, ...] | None = None) -> FileImages:
+def read_class_folders(root: Path, passed: PassedOver, classes: tuple[str, ...] | None = None) -> FileImages:
     """A folder of class folders. `classes` are those of the training split, where this is another one."""
     folders = _subfolders(root)
     if not folders:
-        hint = "it holds images but no class folders" if _files_below(root) else "it is empty"
+        below = PassedOver()
+        hint = "it holds images but no class folders" if pictures_below(root, below, is_run_folder) else "it is empty"
+        hint = " and ".join([hint, *below.notes(0)]) if below else hint
         raise UnknownData(f"{printable(str(root))}: {hint}; expected one folder per class, such as cats/ and dogs/")
+    _count_beside(root, (), passed)
     names: list[str] = []
     owners: list[str] = []
     for class_name, folder in folders.items():
-        files = _files_below(folder)
+        own = PassedOver()
+        files = pictures_below(folder, own, is_run_folder)
         if not files:
             if {"images", "labels"} <= set(folders):
                 raise ValueError(f"{printable(str(folder.parent))} holds images with boxes, not classes")
-            raise ValueError(
-                f"class folder {printable(str(folder))} has no images ({', '.join(IMAGE_SUFFIXES)}); fill or remove it"
-            )
+            why = "".join(f"; {note}" for note in own.notes(0)) or f" ({', '.join(readable_suffixes())})"
+            raise ValueError(f"class folder {printable(str(folder))} has no images{why}; fill or remove it")
+        passed.merge(own, f"{class_name}/")
         names += [f"{class_name}/{file}" for file in files]
         owners += [class_name] * len(files)
     labels, known = encode_labels(owners, classes)
     return FileImages(root, names, labels, known)
 
 
-def open_folder(root: Path) -> dict[str, LabelledImages]:
-    """The splits found in an image folder; just 'train' when it is one folder of classes."""
+def open_folder(root: Path, passed: PassedOver) -> dict[str, LabelledImages]:
+    """The splits found in an image folder; just 'train' when it is one folder of classes.
+
+    Files that are not read are counted in `passed`.
+    """
     folders = _subfolders(root)
     while len(folders) == 1 and not _files_directly_in(root):  # a wrapper folder, as archives have
         (only,) = folders.values()
         if not _subfolders(only):
             break
+        _count_beside(root, (), passed)
         root, folders = only, _subfolders(only)
     named = {name: path for name, path in folders.items() if name.lower() in SPLIT_WORDS}
-    splits = {SPLIT_WORDS[name.lower()]: path for name, path in named.items()}
+    splits: dict[str, Path] = {}
+    for name, path in named.items():
+        other = splits.setdefault(SPLIT_WORDS[name.lower()], path)
+        if other is not path and "train" in map(str.lower, named):
+            raise ValueError(
+                f"{printable(str(root))}: {printable(other.name)} and {printable(name)} are both "
+                f"{SPLIT_WORDS[name.lower()]}; join them or rename one"
+            )
     # Beside other classes, and without folders of its own, `train` is a class: pictures of trains.
     if "train" not in splits or (len(named) < len(folders) and not _subfolders(splits["train"])):
-        return {"train": read_class_folders(root)}
-    train = read_class_folders(splits["train"])
+        return {"train": read_class_folders(root, passed)}
+    _count_beside(root, (path for name, path in folders.items() if name not in named), passed)
+    train = read_class_folders(splits["train"], passed)
     parts: dict[str, LabelledImages] = {"train": train}
     for split in ("val", "test"):
-        unlabelled_test = split == "test" and split in splits and not _subfolders(splits[split])
-        if split in splits and not unlabelled_test:
-            parts[split] = read_class_folders(splits[split], train.classes)
+        if split not in splits:
+            continue
+        if split == "test" and not _subfolders(splits[split]):
+            _count_pictures(splits[split], f"in {printable(splits[split].name)}, which has no class folders", passed)
+        else:
+            parts[split] = read_class_folders(splits[split], passed, train.classes)
     return parts
+
+
+def _count_beside(root: Path, folders: Iterable[Path], passed: PassedOver) -> None:
+    """What lies directly in a folder that has classes or splits, and in folders that are neither."""
+    readable = readable_suffixes()
+    for entry in sorted(root.iterdir()):
+        if entry.is_file():
+            passed.add(entry.name, refusal(entry.name, readable) or "beside the class folders, not in one")
+        elif is_hidden(entry.name):
+            passed.add(f"{entry.name}/", HIDDEN)
+    for folder in folders:
+        _count_pictures(folder, "in folders beside those of the splits", passed)
+
+
+def _count_pictures(folder: Path, reason: str, passed: PassedOver) -> None:
+    own = PassedOver()
+    for name in pictures_below(folder, own, is_run_folder):
+        own.add(name, reason)
+    passed.merge(own, f"{folder.name}/")
 
 
 def _files_directly_in(folder: Path) -> bool:

@@ -14,6 +14,7 @@ import numpy as np
 from nearsight.datasets.archive import default_root
 from nearsight.datasets.folder import open_folder
 from nearsight.datasets.labelled import ArrayImages, EncodedImages, FileImages, LabelledImages
+from nearsight.images.files import PassedOver
 from nearsight.text import printable
 
 Reader = Callable[[Path, bool], dict[str, LabelledImages]]
@@ -69,7 +70,7 @@ def _imagenet(root: Path, download: bool) -> dict[str, LabelledImages]:
         )
     if not (root / "train").is_dir():
         raise RuntimeError("Dataset not found")
-    return open_folder(root)
+    return open_folder(root, PassedOver())
 
 
 _READERS: dict[str, Reader] = {

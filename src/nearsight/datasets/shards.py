@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import tarfile
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import product
@@ -20,10 +19,11 @@ import numpy as np
 from nearsight.datasets.labelled import LabelledImages, LabelledSet, digest
 from nearsight.datasets.splitting import encode_labels, group_by_split
 from nearsight.images.decode import DEFAULT_LIMITS, decode_image
+from nearsight.images.files import PassedOver, refusal
+from nearsight.images.formats import NO_PICTURES, readable_suffixes
 from nearsight.images.imageset import BadImage
 from nearsight.text import printable
 
-_IMAGE_MEMBERS = ("jpg", "jpeg", "png", "webp")
 _LABEL_KEYS = ("label", "class", "cls", "target")
 _MAX_LABEL_BYTES = 2**20
 
@@ -45,8 +45,8 @@ class ShardIndex:
     shard: list[int] = field(default_factory=list)
     offset: list[int] = field(default_factory=list)
     size: list[int] = field(default_factory=list)
-    ignored: Counter[str] = field(default_factory=Counter)
-    """Members that are not decoded, by extension."""
+    passed: PassedOver = field(default_factory=PassedOver)
+    """Members that are not read."""
 
 
 def expand_braces(pattern: str) -> list[str]:
@@ -97,6 +97,7 @@ def _index_shard(path: Path, index: ShardIndex) -> None:
     total = path.stat().st_size
     for key, sample in samples.items():
         if sample.offset < 0:
+            index.passed.add(key, "labels without a picture")
             continue
         if sample.label is None:
             raise ValueError(
@@ -119,15 +120,15 @@ def _index_member(
     name = member.name.removeprefix("./")
     folder, _, base = name.rpartition("/")
     stem, _, extension = base.partition(".")
-    kind = extension.lower()
+    kind, readable = extension.lower(), readable_suffixes()
     if not member.isfile() or member.issparse() or name.startswith("/") or ".." in name.split("/"):
         raise ValueError(f"{where}: refused member {printable(member.name)!r}: a link, device or path out of the shard")
-    if kind not in (*_IMAGE_MEMBERS, "cls", "json"):
-        index.ignored[printable(kind) or "(none)"] += 1
+    if kind not in ("cls", "json") and f".{kind}" not in readable:
+        index.passed.add(name, refusal(name, readable) or f".{printable(kind)} ({NO_PICTURES} with labels)")
         return
     key = f"{folder}/{stem}" if folder else stem
     sample = samples.setdefault(key, _Sample())
-    if kind in _IMAGE_MEMBERS:
+    if kind not in ("cls", "json"):
         if sample.offset >= 0:
             raise ValueError(f"{where}: two images under the key {printable(key)!r}")
         sample.offset, sample.size = member.offset_data, member.size
@@ -178,8 +179,8 @@ def looks_like_shard(path: Path) -> bool:
     return False
 
 
-def open_shards(paths: Sequence[Path], root: Path) -> tuple[dict[str, LabelledImages], str]:
-    """The splits that the shards' names speak of (all of it train where they do not), and a note for the user."""
+def open_shards(paths: Sequence[Path], root: Path, passed: PassedOver) -> dict[str, LabelledImages]:
+    """The splits that the shards' names speak of, all of it train where they do not; other members are counted."""
     indices: dict[str, ShardIndex] = {}
     for split, members in group_by_split(paths, root).items():
         indices[split] = ShardIndex()
@@ -192,9 +193,8 @@ def open_shards(paths: Sequence[Path], root: Path) -> tuple[dict[str, LabelledIm
     for split, index in indices.items():
         labels, classes = encode_labels(index.labels, classes)
         parts[split] = ShardImages(index, labels, classes)
-    ignored = sum((index.ignored for index in indices.values()), Counter())
-    listed = ", ".join(f"{count} .{kind}" for kind, count in sorted(ignored.items()))
-    return parts, f"; members not decoded: {listed}" if listed else ""
+        passed.merge(index.passed)
+    return parts
 
 
 def _shard_classes(indices: dict[str, ShardIndex]) -> tuple[str, ...] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tarfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,8 @@ from nearsight.datasets.named import NAMES, open_clothing, open_named
 from nearsight.datasets.shards import expand_braces, looks_like_shard, open_shards
 from nearsight.datasets.splitting import make_splits
 from nearsight.datasets.tables import open_npz, open_parquet
-from nearsight.images.decode import IMAGE_SUFFIXES
+from nearsight.images.files import PassedOver
+from nearsight.images.formats import IMAGE_SUFFIXES
 from nearsight.images.imageset import pick_split
 from nearsight.text import printable
 
@@ -37,16 +39,19 @@ def open_data(
     seed, val_fraction: how val is taken from train where the source has none of its own, or val_from is "train".
     download: known datasets may be fetched from the network.
     """
-    kind, parts = _find(str(source), download)
-    return make_splits(kind, parts, seed=seed, val_fraction=val_fraction, val_from=val_from)
+    kind, parts, passed = _find(str(source), download)
+    splits = make_splits(kind, parts, seed=seed, val_fraction=val_fraction, val_from=val_from)
+    return replace(splits, notes=passed.notes(sum(map(len, parts.values()))), not_read=passed.counts)
 
 
 class OneSet(NamedTuple):
-    """Labelled images to evaluate on, the split they are ('all' of a set without any), and where they come from."""
+    """Labelled images to evaluate on: the split they are ('all' of a set without any), where they come from, and what
+    was not read."""
 
     images: LabelledImages
     split: str
     origin: str
+    notes: tuple[str, ...]
 
 
 def open_images(source: str | Path, *, split: str = "", download: bool = False) -> OneSet:
@@ -54,22 +59,32 @@ def open_images(source: str | Path, *, split: str = "", download: bool = False) 
 
     Without `split`, a source with several gives its test split, or else val.
     """
-    kind, parts = _find(str(source), download)
+    kind, parts, passed = _find(str(source), download)
     chosen = pick_split(parts, split, ("test", "val", "train"))
     images = parts[chosen]
     if not len(images):
         raise ValueError(f"{kind}: its {chosen} split has no images")
+    notes = passed.notes(sum(map(len, parts.values())))
     if len(parts) == 1 and not split:
-        return OneSet(images, "all", f"{kind}: all {len(images)} images")
-    return OneSet(images, chosen, f"{kind}: {len(images)} images of {chosen}")
+        return OneSet(images, "all", f"{kind}: all {len(images)} images", notes)
+    return OneSet(images, chosen, f"{kind}: {len(images)} images of {chosen}", notes)
 
 
-def _find(source: str, download: bool) -> tuple[str, dict[str, LabelledImages]]:
+class _Found(NamedTuple):
+    """What a source is, in words; its splits; the files of it that are not read."""
+
+    kind: str
+    parts: dict[str, LabelledImages]
+    passed: PassedOver
+
+
+def _find(source: str, download: bool) -> _Found:
     if source == "clothing" and not Path(source).exists():
-        return "clothing (bundled)", open_clothing()
+        return _Found("clothing (bundled)", open_clothing(), PassedOver())
     name, colon, root = source.partition(":")
     if name in NAMES and (colon or not Path(source).exists()):
-        return name, open_named(name, Path(root).expanduser() if root else None, download=download)
+        parts = open_named(name, Path(root).expanduser() if root else None, download=download)
+        return _Found(name, parts, PassedOver())
     if (name == "pipe" and colon) or "://" in source:
         raise ValueError(
             f"{printable(source)}: commands and addresses are refused as data; fetch it first, then give a path"
@@ -84,31 +99,37 @@ def _find(source: str, download: bool) -> tuple[str, dict[str, LabelledImages]]:
     return _open_folder(path) if path.is_dir() else _open_file(path)
 
 
-def _open_folder(path: Path) -> tuple[str, dict[str, LabelledImages]]:
+def _open_folder(path: Path) -> _Found:
     for suffix in (".parquet", ".tar"):
         # Two levels are enough for shards, and keep the search out of a million class files.
         found = sorted([*path.glob(f"*{suffix}"), *path.glob(f"*/*{suffix}")])
         if found and not _holds_images(path):
             if suffix == ".parquet":
-                return f"{len(found)} parquet files in {printable(str(path))}", open_parquet(found, path)
+                kind = f"{len(found)} parquet files in {printable(str(path))}"
+                return _Found(kind, open_parquet(found, path), PassedOver())
             return _open_tars(str(path), found, path)
-    return f"image folder {printable(str(path))}", open_folder(path)
+    return _class_folders(f"image folder {printable(str(path))}", path)
+
+
+def _class_folders(kind: str, path: Path) -> _Found:
+    passed = PassedOver()
+    return _Found(kind, open_folder(path, passed), passed)
 
 
 def _holds_images(path: Path) -> bool:
     return any(file.suffix.lower() in IMAGE_SUFFIXES for depth in ("*", "*/*") for file in path.glob(depth))
 
 
-def _open_file(path: Path) -> tuple[str, dict[str, LabelledImages]]:
+def _open_file(path: Path) -> _Found:
     lower, shown = path.name.lower(), printable(str(path))
     if lower.endswith(".npz"):
-        return f"arrays of {shown}", open_npz(path)
+        return _Found(f"arrays of {shown}", open_npz(path), PassedOver())
     if lower.endswith(".parquet"):
-        return f"parquet file {shown}", open_parquet([path], path.parent)
+        return _Found(f"parquet file {shown}", open_parquet([path], path.parent), PassedOver())
     if lower.endswith(ARCHIVE_SUFFIXES):
         if lower.endswith(".tar") and _is_shard(path):
             return _open_tars(str(path), [path], path.parent)
-        return f"archive {shown}", open_folder(unpacked(path, IMAGE_SUFFIXES))
+        return _class_folders(f"archive {shown}", unpacked(path, IMAGE_SUFFIXES, "pictures"))
     raise UnknownData(f"{shown}: not a kind of data that is known; data is {_ACCEPTED}")
 
 
@@ -119,9 +140,10 @@ def _is_shard(path: Path) -> bool:
         raise ValueError(f"{printable(str(path))}: not a readable tar file: {printable(str(error))}") from None
 
 
-def _open_tars(source: str, paths: Sequence[Path], root: Path) -> tuple[str, dict[str, LabelledImages]]:
+def _open_tars(source: str, paths: Sequence[Path], root: Path) -> _Found:
     for path in paths:
         if not path.is_file():
             raise ValueError(f"{printable(source)}: {printable(str(path))} does not exist")
-    parts, note = open_shards(paths, root)
-    return f"{len(paths)} WebDataset shards of {printable(source)}{note}", parts
+    passed = PassedOver()
+    parts = open_shards(paths, root, passed)
+    return _Found(f"{len(paths)} WebDataset shards of {printable(source)}", parts, passed)

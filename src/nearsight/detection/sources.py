@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -13,7 +14,8 @@ from nearsight.detection.coco_files import looks_like_coco, read_coco
 from nearsight.detection.dataset import BoxCollector, DetectionSet, DetectionSplits, hold_out, read_text
 from nearsight.detection.voc_files import read_voc
 from nearsight.detection.yolo_files import find_yolo, read_yolo
-from nearsight.images.decode import IMAGE_SUFFIXES
+from nearsight.images.files import PassedOver
+from nearsight.images.formats import IMAGE_SUFFIXES
 from nearsight.images.imageset import Splits
 from nearsight.text import printable
 
@@ -33,6 +35,8 @@ class DetectionParts:
     sets: dict[str, DetectionSet]
     """By 'train', 'val' and 'test'; all of a source that names no parts is 'train'."""
     notes: tuple[str, ...]
+    not_read: Mapping[str, int]
+    """Files that are not read: how many for each reason."""
 
 
 def has_boxes(source: str | Path) -> bool:
@@ -92,16 +96,18 @@ def open_parts(source: str | Path) -> DetectionParts:
             f"{printable(str(source))}: no such file or folder; detection data is {_LAYOUTS}, or '{BUNDLED}'"
         )
     if path.is_file() and path.name.lower().endswith(ARCHIVE_SUFFIXES):
-        path = unpacked(path, (*IMAGE_SUFFIXES, *_ANNOTATION_SUFFIXES), "boxes\0")
+        path = unpacked(path, (*IMAGE_SUFFIXES, *_ANNOTATION_SUFFIXES), "boxes")
         inner = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
         path = inner[0] if len(inner) == 1 and inner[0].is_dir() else path
-    kind, read = _read(path)
+    passed = PassedOver()
+    kind, read = _read(path, passed)
     sets: dict[str, DetectionSet] = {split: read[split].build() for split in ("train", "val", "test") if split in read}
     notes = tuple(f"{split}: {note}" for split in sets for note in read[split].summary())
-    return DetectionParts(f"{kind} {printable(str(source))}", sets, notes)
+    notes += passed.notes(sum(map(len, sets.values())))
+    return DetectionParts(f"{kind} {printable(str(source))}", sets, notes, passed.counts)
 
 
-def _read(path: Path) -> tuple[str, dict[str, BoxCollector]]:
+def _read(path: Path, passed: PassedOver) -> tuple[str, dict[str, BoxCollector]]:
     if path.is_file():
         if path.suffix.lower() != ".json":
             raise ValueError(f"{printable(str(path))}: not detection data; it is {_LAYOUTS}")
@@ -112,7 +118,7 @@ def _read(path: Path) -> tuple[str, dict[str, BoxCollector]]:
         train = {"train": read_voc(path, xmls.pop("train"))} if "train" in xmls else {}
         classes = train["train"].classes if train else None
         return "Pascal VOC folder", {**train, **{split: read_voc(path, own, classes) for split, own in xmls.items()}}
-    if (yolo := find_yolo(path)) is not None:
+    if (yolo := find_yolo(path, passed)) is not None:
         names, images = yolo
         return "YOLO folder", {split: read_yolo(path, own, names) for split, own in images.items()}
     raise ValueError(f"{printable(str(path))}: no boxes found; detection data is {_LAYOUTS}")
@@ -142,7 +148,7 @@ def _finish(parts: DetectionParts, seed: int, val_fraction: float) -> DetectionS
         if split in sets
     )
     origin = f"{kind}: {len(sets['train'].classes)} classes; {counts}; {how}"
-    return Splits(sets["train"], sets["val"], sets.get("test"), origin, notes)
+    return Splits(sets["train"], sets["val"], sets.get("test"), origin, notes, not_read=parts.not_read)
 
 
 def _shared(sets: dict[str, DetectionSet], split: str) -> list[str]:

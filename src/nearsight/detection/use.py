@@ -26,7 +26,8 @@ from nearsight.detection.task import DetectionTask, coco_results, compared, foun
 from nearsight.detection.views import fit_image
 from nearsight.engine.device import pick_device, pick_precision
 from nearsight.engine.task import ProcessContext
-from nearsight.images.decode import picture_files, read_pictures
+from nearsight.images.decode import read_pictures
+from nearsight.images.files import picture_files
 from nearsight.images.imageset import Splits, pick_split
 from nearsight.images.transforms import normalise
 from nearsight.runs.folder import RunFolder
@@ -133,10 +134,10 @@ def evaluate(
     fingerprints: dict[str, str] = {}
     if data:
         parts = open_parts(data)
-        origin, sets = parts.kind, parts.sets
+        origin, sets, told = parts.kind, parts.sets, parts.notes
     else:
         own = open_splits(recipe)
-        origin, sets, fingerprints = recipe.data, own.named, own.fingerprints
+        origin, sets, told, fingerprints = recipe.data, own.named, own.notes, own.fingerprints
     chosen = pick_split(sets, split, (KIND.eval_split, "test", "train"))
     images = sets[chosen]
     if images.classes != classes:
@@ -150,7 +151,7 @@ def evaluate(
     model = trained_model(task.build_model(), folder, context.device)
     found = dict(task.detections(model, "val", context))
     evaluator = compared(found, images)
-    notes = [f"not read: {name}: {reason}" for name, reason in task.data.bad("val").reasons.items()]
+    notes = [*told, *(f"not read: {name}: {reason}" for name, reason in task.data.bad("val").reasons.items())]
     if results is not None:
         numbered = [(int(images.image_ids[index]), one) for index, one in found.items()]
         results.write_text(json.dumps(coco_results(numbered, images.category_ids)) + "\n")

@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from nearsight.detection.dataset import BoxCollector, read_text, safe_relative
-from nearsight.images.decode import IMAGE_SUFFIXES
+from nearsight.images.formats import IMAGE_SUFFIXES
 from nearsight.text import printable
 
 _MAX_BYTES = 2**24

@@ -10,7 +10,9 @@ from typing import Any
 import yaml
 
 from nearsight.detection.dataset import BoxCollector, read_text
-from nearsight.images.decode import IMAGE_SUFFIXES, read_image_size
+from nearsight.images.decode import read_image_size
+from nearsight.images.files import PassedOver, pictures_below
+from nearsight.images.formats import IMAGE_SUFFIXES, NO_PICTURES
 from nearsight.text import printable
 
 _SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
@@ -72,13 +74,16 @@ def _read_labels(collector: BoxCollector, image: int, size: tuple[int, int], pat
         collector.add_box(image, corners, int(label), where)
 
 
-def find_yolo(root: Path) -> tuple[tuple[str, ...], dict[str, list[Path]]] | None:
-    """Class names and the images of each split, or None where nothing looks like YOLO's layout."""
+def find_yolo(root: Path, passed: PassedOver) -> tuple[tuple[str, ...], dict[str, list[Path]]] | None:
+    """Class names and the images of each split, or None where nothing looks like YOLO's layout.
+
+    Files among the images that are not read are counted in `passed`.
+    """
     settings_file = next(
         (root / name for name in ("data.yaml", "data.yml", "dataset.yaml") if (root / name).is_file()), None
     )
     settings = _settings(settings_file) if settings_file else {}
-    splits = _split_images(root, settings, settings_file)
+    splits = _split_images(root, settings, settings_file, passed)
     labelled = settings_file or any(label_file(root, file).is_file() for own in splits.values() for file in own)
     if not splits or not labelled:
         return None
@@ -95,29 +100,33 @@ def _settings(path: Path) -> dict[str, Any]:
     return content
 
 
-def _split_images(root: Path, settings: dict[str, Any], settings_file: Path | None) -> dict[str, list[Path]]:
+def _split_images(
+    root: Path, settings: dict[str, Any], settings_file: Path | None, passed: PassedOver
+) -> dict[str, list[Path]]:
     """The images of each split: those that the settings state, else those of the customary folders."""
     found: dict[str, list[Path]] = {}
     for split, words in _SPLITS.items():
         if stated := [settings[word] for word in words if settings.get(word)]:
-            found[split] = _stated_images(root, settings, stated[0], f"{printable(str(settings_file))}: {split}")
+            found[split] = _stated_images(
+                root, settings, stated[0], f"{printable(str(settings_file))}: {split}", passed
+            )
             continue
         customary = [root / place for word in words for place in (f"images/{word}", f"{word}/images", word)]
-        if images := next(filter(None, map(_images_below, customary)), None):
+        if images := next(filter(None, (_images_below(place, passed) for place in customary)), None):
             found[split] = images
     if not found and (root / "images").is_dir():
-        found["train"] = _images_below(root / "images")
+        found["train"] = _images_below(root / "images", passed)
     return found
 
 
-def _stated_images(root: Path, settings: dict[str, Any], stated: Any, where: str) -> list[Path]:
+def _stated_images(root: Path, settings: dict[str, Any], stated: Any, where: str, passed: PassedOver) -> list[Path]:
     """Of a folder, a .txt that lists images, or a list of such. They start at the settings' `path`, or at root."""
     bases = [base for base in (_below(root, root, settings.get("path")), root) if base is not None]
     images: list[Path] = []
     for entry in stated if isinstance(stated, list) else [stated]:
         places = [place for base in bases if (place := _below(root, base, entry)) is not None]
         if folder := next((place for place in places if place.is_dir()), None):
-            images += _images_below(folder)
+            images += _images_below(folder, passed)
         elif listed := next((place for place in places if place.suffix == ".txt" and place.is_file()), None):
             images += _listed_images(root, [listed.parent, *bases], listed)
         else:
@@ -159,8 +168,12 @@ def _below(root: Path, base: Path, stated: Any) -> Path | None:
     return None if ".." in Path(stated).parts else base / stated
 
 
-def _images_below(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file())
+def _images_below(folder: Path, passed: PassedOver) -> list[Path]:
+    own = PassedOver()
+    found = [folder / name for name in pictures_below(folder, own)]
+    own.counts.pop(f".txt ({NO_PICTURES})", None)  # labels may lie beside their images
+    passed.merge(own)
+    return found
 
 
 def _classes(root: Path, settings: dict[str, Any], settings_file: Path | None) -> tuple[str, ...]:

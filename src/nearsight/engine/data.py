@@ -9,7 +9,7 @@ import itertools
 import signal
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Generic, NamedTuple
 
@@ -143,7 +143,11 @@ class DataTask:
         share = f"; {len(splits.train)} training images kept, an epoch still shows {splits.epoch_size}"
         kept = "" if recipe.fraction == 1 else share
         where = "resident on the device" if self.data.resident else f"streamed by {recipe.workers} workers"
-        return [f"data: {line}" for line in (f"{splits.origin}{kept}; {where}", *splits.notes)]
+        notes = (note if note.startswith("warning: ") else f"data: {note}" for note in splits.notes)
+        return [f"data: {splits.origin}{kept}; {where}", *notes]
+
+    def not_read(self) -> Mapping[str, int]:
+        return self.data.splits.not_read
 
     def fingerprint(self) -> dict[str, Any]:
         splits = self.data.splits

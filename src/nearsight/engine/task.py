@@ -75,6 +75,9 @@ class Task(Protocol):
     def fingerprint(self) -> dict[str, Any]:
         """JSON-ready identity of the data; resuming with another one is refused."""
 
+    def not_read(self) -> Mapping[str, int]:
+        """Files of the data that are not read: how many for each reason."""
+
     def files(self) -> dict[str, str]:
         """Text files that record the data in the run's folder: class names, chosen images."""
 

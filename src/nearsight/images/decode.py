@@ -16,19 +16,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from nearsight.images.formats import open_picture, why_unknown
 from nearsight.images.imageset import BadImage
-
-# Only plain raster formats: Pillow also opens formats that start other programs (EPS) or fetch other files.
-_FORMATS = {
-    "JPEG": (".jpg", ".jpeg", ".jfif"),
-    "PNG": (".png",),
-    "WEBP": (".webp",),
-    "BMP": (".bmp",),
-    "GIF": (".gif",),
-    "TIFF": (".tif", ".tiff"),
-    "PPM": (".ppm", ".pgm"),
-}
-IMAGE_SUFFIXES = tuple(suffix for suffixes in _FORMATS.values() for suffix in suffixes)
+from nearsight.images.jxl_header import is_jxl, jxl_size
 
 _EXIF_ORIENTATION = 0x0112
 _UPRIGHT = {
@@ -41,6 +31,7 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _SIDEWAYS = (5, 6, 7, 8)  # orientations that swap height and width
+_HEAD = 2**20  # bytes that have a JPEG XL picture's size
 _PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
@@ -87,9 +78,14 @@ def read_image_file(path: Path, name: str, limits: Limits = DEFAULT_LIMITS) -> n
 def read_image_size(path: Path) -> tuple[int, int] | None:
     """(height, width) of the upright image, from the file's header; None where it cannot be read."""
     try:
-        with Image.open(path, formats=tuple(_FORMATS)) as image:
-            sideways = image.getexif().get(_EXIF_ORIENTATION, 1) in _SIDEWAYS
-            return (image.width, image.height) if sideways else (image.height, image.width)
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+            if is_jxl(head):
+                return jxl_size(head)
+            file.seek(0)
+            with open_picture(file) as image:
+                sideways = image.getexif().get(_EXIF_ORIENTATION, 1) in _SIDEWAYS
+                return (image.width, image.height) if sideways else (image.height, image.width)
     except Exception:  # decoders raise nearly every type on damaged input; each of them means this image is bad
         return None
 
@@ -102,9 +98,13 @@ def decode_image(data: bytes, name: str, limits: Limits = DEFAULT_LIMITS) -> np.
         raise BadImage(name, f"file larger than {limits.max_bytes} bytes")
     if data.startswith(_PNG_SIGNATURE):
         _check_png(data, name)
+    if is_jxl(data):
+        if (size := jxl_size(data)) is None:
+            raise BadImage(name, "the JPEG XL file does not say its size")
+        _check_size(size[1], size[0], name, limits)
     try:
         with _strict_warnings():
-            image = Image.open(BytesIO(data), formats=tuple(_FORMATS))
+            image = open_picture(BytesIO(data))
         width, height = image.size
         _check_size(width, height, name, limits)
         image.load()
@@ -112,7 +112,7 @@ def decode_image(data: bytes, name: str, limits: Limits = DEFAULT_LIMITS) -> np.
     except BadImage:
         raise
     except UnidentifiedImageError:
-        raise BadImage(name, "not an image of a known format") from None
+        raise BadImage(name, why_unknown(name)) from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise BadImage(name, f"more than {limits.max_pixels} pixels") from None
     except Exception as error:  # as in `read_image_size`
@@ -147,6 +147,8 @@ def _check_png(data: bytes, name: str) -> None:
 
 
 def _upright(image: Image.Image) -> Image.Image:
+    if image.format == "JXL" and not image.jpeg:  # type: ignore[attr-defined]  # turned by its decoder already
+        return image
     try:
         with _strict_warnings():
             orientation = image.getexif().get(_EXIF_ORIENTATION, 1)
@@ -178,18 +180,3 @@ def read_pictures(files: Iterable[Path]) -> Iterator[tuple[Path, np.ndarray | No
             yield file, read_image_file(file, str(file)), ""
         except BadImage as bad:
             yield file, None, bad.reason
-
-
-def picture_files(sources: Iterable[str | Path]) -> Iterator[Path]:
-    """The files themselves, and the pictures in folders, sorted."""
-    for source in sources:
-        path = Path(source)
-        if path.is_dir():
-            found = sorted(f for f in path.rglob("*") if f.suffix.lower() in IMAGE_SUFFIXES and not f.is_dir())
-            if not found:
-                raise ValueError(f"there is no picture in {path}: no file ends in {', '.join(sorted(IMAGE_SUFFIXES))}")
-            yield from found
-        elif path.exists():
-            yield path
-        else:
-            raise ValueError(f"{path}: no such file or folder")

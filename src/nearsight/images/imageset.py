@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Generic, Protocol, TypeVar, overload
 
 import numpy as np
@@ -51,6 +51,8 @@ class Splits(Generic[Images]):
     """What was corrected or left out, with counts and an example each."""
     whole: int | None = None
     """Training images of the set that `train` is a share of, if it is one."""
+    not_read: Mapping[str, int] = field(default_factory=dict)
+    """Files of the source that are not read: how many for each reason. `notes` tell of them."""
 
     @property
     def epoch_size(self) -> int:

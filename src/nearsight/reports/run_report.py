@@ -12,7 +12,7 @@ from nearsight.reports.page import Page, Picture, page_html, picture_file
 from nearsight.reports.words import measured, model_words, weights_words
 from nearsight.runs.atomic_files import disk_errors, replace
 from nearsight.runs.folder import RunFolder
-from nearsight.runs.layout import DESCRIPTIONS, ENVIRONMENT, REPORT
+from nearsight.runs.layout import DATA, DESCRIPTIONS, ENVIRONMENT, NOT_READ, REPORT
 from nearsight.text import value_words, without_home
 
 _CURVES = (
@@ -26,11 +26,12 @@ def write_report(
 ) -> Path:
     """Write ``report.html`` and each picture as a PNG of its own; ``results.png`` has the curves."""
     records = folder.metrics()
+    not_read = (folder.read_json(DATA) or {}).get(NOT_READ, {})
     results = Picture("Results", plots.curves(records, selection), _CURVES)
     settings = [(name, without_home(value_words(value))) for name, value in recipe.as_dict().items()]
     environment = folder.read_json(ENVIRONMENT) or {}
     all_pages = [
-        Page("Result", table=_overview(recipe, summary, selection), pictures=(results,)),
+        Page("Result", table=(*_overview(recipe, summary, selection), *_left_out(not_read)), pictures=(results,)),
         *pages,
         Page("Files of this run", "They lie beside this page.", links=run_files(folder.path)),
         Page("Settings", table=tuple(settings)),
@@ -67,6 +68,10 @@ def _overview(recipe: Recipe, summary: dict[str, Any], selection: str) -> tuple[
     rows += [("time", f"{summary['seconds']:,.0f} s"), ("seed", str(recipe.seed))]
     rows += [("problem with data", problem) for problem in summary.get("problems", [])[:20]]
     return tuple(rows)
+
+
+def _left_out(not_read: dict[str, int]) -> list[tuple[str, str]]:
+    return [("files not read", f"{count} {reason}") for reason, count in not_read.items()]
 
 
 def _flat(record: dict[str, Any], prefix: str = "") -> tuple[tuple[str, str], ...]:

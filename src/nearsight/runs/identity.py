@@ -14,15 +14,17 @@ from nearsight.recipes.recipe import Recipe, differences
 from nearsight.runs.environment import describe_environment
 from nearsight.runs.exits import DiskError
 from nearsight.runs.folder import RunFolder
-from nearsight.runs.layout import CONFIG, DATA, DONE, ENVIRONMENT, LOCK, WHOLE_TRAIN
+from nearsight.runs.layout import CONFIG, DATA, DONE, ENVIRONMENT, LOCK, NOT_READ, WHOLE_TRAIN
 
 
 @dataclass(frozen=True)
 class DataRecord:
-    """What a run keeps of its data: a fingerprint of each split, and text files such as class names, by their names."""
+    """What a run keeps of its data: a fingerprint of each split, text files such as class names, by their names, and
+    how many files were not read, by reason."""
 
     fingerprint: Mapping[str, Any]
     files: Mapping[str, str]
+    not_read: Mapping[str, int]
 
 
 def check_run(run: RunFolder, recipe: Recipe, data: DataRecord, *, total_steps: int, override: bool = False) -> bool:
@@ -77,7 +79,7 @@ def record_run(run: RunFolder, recipe: Recipe, data: DataRecord, device: torch.d
     """Write the files that define the run. The environments of earlier starts stay in env.json."""
     for name, text in data.files.items():
         run.write_text(name, text)
-    run.write_json(DATA, data.fingerprint)
+    run.write_json(DATA, {**data.fingerprint, NOT_READ: dict(data.not_read)})
     run.write_json(ENVIRONMENT, _with_earlier(run.read_json(ENVIRONMENT), describe_environment(device)))
     # Last: a folder with a config is complete, one without it is written again.
     run.write_text(CONFIG, freeze(recipe))

@@ -26,7 +26,7 @@ DESCRIPTIONS = {
     METRICS: "losses, evaluations, gates and nonlocality, line by line",
     DONE: "how the run ended",
     ENVIRONMENT: "versions and hardware",
-    DATA: "fingerprints of the data",
+    DATA: "fingerprints of the data, and how many files were not read",
     CLASSES: "names of the classes",
     CATEGORIES: "names and numbers of the classes",
     TRAIN_IMAGES: "the training images that were kept",
@@ -36,6 +36,9 @@ DESCRIPTIONS = {
 
 WHOLE_TRAIN = "whole_train"
 """In ``data.json`` beside the splits: images of the training set that `fraction` took a share of."""
+
+NOT_READ = "not_read"
+"""In ``data.json`` beside the splits: files of the data that are not read, how many for each reason."""
 
 # In a checkpoint, ``checkpoints/step-00001234/``, besides one ``.safetensors`` file for each group of tensors.
 STATE = "state.json"

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from nearsight.analysis.pictures import in_order
 from nearsight.engine.device import pick_device, pick_precision
 from nearsight.engine.task import ProcessContext
-from nearsight.images.decode import picture_files, read_pictures
+from nearsight.images.decode import read_pictures
+from nearsight.images.files import picture_files
 from nearsight.images.imageset import Splits
 from nearsight.images.transforms import BatchEval, EvalTransform
 from nearsight.runs.folder import RunFolder
