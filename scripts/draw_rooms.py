@@ -24,7 +24,7 @@ ROOMS = (
     ("datasets",),
     ("nn",),
     ("models",),
-    ("acceleration", "cost"),
+    ("acceleration", "convert", "cost"),
     ("weights",),
     ("analysis",),
     ("reports",),
@@ -40,7 +40,7 @@ FRONT = {"__init__": {"models", "detection", "acceleration"}, "__main__": {"cli"
 _COLUMN = {
     **dict.fromkeys(("geometry", "functional", "kernels", "nn", "models", "acceleration", "bench"), 0),
     **dict.fromkeys(("intervals", "cost", "reproduce", "cli"), 1),
-    **dict.fromkeys(("randomness", "images", "datasets", "analysis", "classification", "explorer"), 2),
+    **dict.fromkeys(("randomness", "images", "datasets", "convert", "analysis", "classification", "explorer"), 2),
     **dict.fromkeys(("text", "weights", "reports", "engine"), 3),
     **dict.fromkeys(("tasks", "recipes", "runs", "detection"), 4),
 }

@@ -6,6 +6,7 @@ from .attention import (
     gated_positional_attention,
     gated_positional_attention_weights,
     nonlocality,
+    positional_axis_logits,
     positional_axis_weights,
     positional_logits,
     positional_self_attention_weights,
@@ -30,10 +31,13 @@ from .stem import (
     spatially_aware_values,
     value_mixture,
 )
+from .taps import ConvAxes, ConvAxis, tap_axis_weights, tap_window_weights, tap_windows
 
 __all__ = [
     "AttentionParts",
     "Border",
+    "ConvAxes",
+    "ConvAxis",
     "apply_block_weights",
     "apply_local_weights",
     "attention_from_convolution",
@@ -47,6 +51,7 @@ __all__ = [
     "local_attention",
     "local_attention_weights",
     "nonlocality",
+    "positional_axis_logits",
     "positional_axis_weights",
     "positional_logits",
     "positional_self_attention_weights",
@@ -55,6 +60,9 @@ __all__ = [
     "relative_logits",
     "self_attention",
     "spatially_aware_values",
+    "tap_axis_weights",
+    "tap_window_weights",
+    "tap_windows",
     "value_mixture",
     "windows",
     "windows_inside",

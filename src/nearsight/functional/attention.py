@@ -40,6 +40,11 @@ def positional_weights(v_pos: Tensor, grid_size: Grid) -> Tensor:
     return positional_logits(v_pos, grid_size).softmax(dim=-1)
 
 
+def positional_axis_logits(square: Tensor, linear: Tensor, offset: Tensor) -> Tensor:
+    """aδ² + bδ along one axis for every head: two [n] and offsets [queries, keys] → [n, queries, keys]."""
+    return square[:, None, None] * offset.square() + linear[:, None, None] * offset
+
+
 def positional_axis_weights(v_pos: Tensor, grid_size: Grid, pos_bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """P split exactly into rows and columns: [n, H, H] and [n, W, W] with P[(i,j),(a,b)] = P_row[i,a] · P_col[j,b].
 
@@ -50,8 +55,7 @@ def positional_axis_weights(v_pos: Tensor, grid_size: Grid, pos_bias: Tensor | N
     square, row, col = v_pos.unbind(-1)
     weights: list[Tensor] = []
     for linear, length in ((row, grid_size[0]), (col, grid_size[1])):
-        offset = axis_offsets(length, device=v_pos.device, dtype=v_pos.dtype)
-        logits = square[:, None, None] * offset.square() + linear[:, None, None] * offset
+        logits = positional_axis_logits(square, linear, axis_offsets(length, device=v_pos.device, dtype=v_pos.dtype))
         if pos_bias is not None and not weights:
             logits = logits + pos_bias[:, None, None]
         weights.append(logits.softmax(dim=-1))
