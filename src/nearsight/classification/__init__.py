@@ -10,6 +10,13 @@ from nearsight.tasks import TaskKind, imported
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvalOptions:
+    """Where the images may come from."""
+
+    download: bool = option(False, "known datasets may be fetched from the network", connects=True)
+
+
+@dataclass(frozen=True, kw_only=True)
 class PredictOptions:
     """What is printed for each picture."""
 
@@ -36,6 +43,7 @@ KIND = TaskKind(
     selection="top1",
     percents={"top1": "top-1", "top5": "top-5"},
     eval_split="test",
+    eval_options=EvalOptions,
     predict_options=PredictOptions,
     models=_models,
     recognises=lambda source: True,

@@ -14,6 +14,7 @@ from nearsight.classification.model import build_classifier, require_size, timm_
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.engine.task import ProcessContext
 from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD
+from nearsight.recipes.foreign import PREFIX
 from nearsight.runs.folder import RunFolder, class_names
 from nearsight.weights import load_weights, read_weights
 
@@ -24,8 +25,10 @@ def load_teacher(recipe: ClassificationRecipe, classes: Sequence[str]) -> nn.Mod
 
 
 def _read_teacher(recipe: ClassificationRecipe, classes: Sequence[str]) -> nn.Module:
-    if recipe.teacher.startswith("timm:"):
-        model = timm_model(recipe.teacher.removeprefix("timm:"), pretrained=True)
+    if recipe.teacher.startswith(PREFIX):
+        if not recipe.download:
+            raise ValueError(f"teacher {recipe.teacher}: its public weights are fetched where --download allows it")
+        model = timm_model(recipe.teacher.removeprefix(PREFIX), fetch=True)
         if getattr(model, "num_classes", len(classes)) != len(classes):
             raise ValueError(f"teacher {recipe.teacher} knows {model.num_classes} classes, the data has {len(classes)}")
         require_size(model, f"teacher {recipe.teacher}", recipe.image_size)

@@ -13,6 +13,7 @@ from torch import nn
 from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD
 from nearsight.models import create_model
 from nearsight.models.registry import arguments_of
+from nearsight.recipes.foreign import PREFIX, check_arguments, check_name
 from nearsight.recipes.recipe import Recipe
 from nearsight.tasks import refuse_models_of_others
 from nearsight.weights import CLASSIFIER_HEADS, load_weights, read_weights, require_network
@@ -34,7 +35,7 @@ def _fresh(recipe: Recipe, num_classes: int) -> nn.Module:
     refuse_models_of_others(recipe.task, recipe.model)
     stated = {"num_classes": num_classes, **recipe.stated_options}
     optional = {"img_size": recipe.image_size, "drop_path_rate": recipe.drop_path}
-    if recipe.model.startswith("timm:"):
+    if recipe.model.startswith(PREFIX):
         return _timm_classifier(recipe, stated, optional)
     if "img_size" not in arguments_of(recipe.model):
         del optional["img_size"]  # a network of convolutions takes images of any size
@@ -43,8 +44,9 @@ def _fresh(recipe: Recipe, num_classes: int) -> nn.Module:
 
 def _timm_classifier(recipe: Recipe, stated: dict[str, Any], optional: dict[str, Any]) -> nn.Module:
     """A model of timm that takes the recipe's images, with those optional arguments that its class knows."""
-    name = recipe.model.removeprefix("timm:")
-    known = _timm_arguments(name, stated)
+    name = recipe.model.removeprefix(PREFIX)
+    known = _timm_arguments(name)
+    check_arguments(name, stated, known)
     arguments = {**{key: value for key, value in optional.items() if key in known}, **stated}
     model = timm_model(name, **arguments)
     if recipe.drop_path and "drop_path_rate" not in arguments:
@@ -55,10 +57,10 @@ def _timm_classifier(recipe: Recipe, stated: dict[str, Any], optional: dict[str,
     return model.train()
 
 
-def _timm_arguments(name: str, stated: dict[str, Any]) -> set[str]:
+def _timm_arguments(name: str) -> set[str]:
     """What the class of a timm model takes. Its entry point names no class, so one without memory is built to ask."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        kind = type(timm_model(name, **stated))
+        kind = type(timm_model(name))
     known: set[str] = set()
     for part in kind.__mro__:  # as far as arguments are passed on
         if "__init__" not in vars(part):
@@ -82,12 +84,16 @@ def require_size(model: nn.Module, name: str, side: int) -> None:
         ) from error
 
 
-def timm_model(name: str, **arguments: Any) -> nn.Module:
-    """A model of timm; an unknown name or argument is a ``ValueError``."""
+def timm_model(name: str, *, fetch: bool = False, **arguments: Any) -> nn.Module:
+    """A model of timm's own list; an unknown name or argument is a ``ValueError``.
+
+    `fetch` is for public weights, from the network: only where the command or program itself asks for them.
+    """
+    check_name(name)
     import timm
 
     try:
-        return timm.create_model(name, **arguments)
+        return timm.create_model(name, pretrained=fetch, **arguments)
     except Exception as error:  # a wrong name, argument or size: its models raise nearly every type
         near = difflib.get_close_matches(name, timm.list_models(), n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near and name not in near else ""

@@ -16,7 +16,12 @@ class LabelFields:
     first_classes: int = option(
         0, "keep only the first N classes in alphabetical order (0: all)", change="never", low=0
     )
-    download: bool = option(False, "known datasets may be fetched from the network", change="free")
+    download: bool = option(
+        False,
+        "known datasets and the public weights of a teacher may be fetched from the network",
+        change="free",
+        connects=True,
+    )
     patch_size: int = option(0, "side of a patch in pixels (0: the model's own)", change="never", low=0)
 
 

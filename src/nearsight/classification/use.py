@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nearsight.analysis.pictures import in_turn
-from nearsight.classification import KIND, PredictOptions
+from nearsight.classification import KIND, EvalOptions, PredictOptions
 from nearsight.classification.data import open_splits
 from nearsight.classification.model import build_classifier
 from nearsight.classification.recipe import ClassificationRecipe
@@ -34,7 +34,7 @@ _BATCH = 64
 
 
 def evaluate(
-    run: str | Path, data: str = "", *, split: str = "", device: str = "auto", options: object = None
+    run: str | Path, data: str = "", *, split: str = "", device: str = "auto", options: EvalOptions | None = None
 ) -> Evaluation:
     """Measure a classification run's selected weights on a split of its own data, or on all images of ``data``.
 
@@ -43,6 +43,7 @@ def evaluate(
     folder = RunFolder(run)
     recipe = folder.recipe(ClassificationRecipe)
     recipe = recipe.with_changes(init_from="", teacher="", distillation="none", drop_path=0.0)
+    recipe = recipe.with_changes(download=options is not None and options.download)
     classes = class_names(run)
     if data:
         images, shown, origin, told = _other_images(recipe, data, split, classes)
@@ -130,7 +131,7 @@ class ClassificationRun:
     in_turn = staticmethod(in_turn)
 
     def __init__(self, run: RunFolder) -> None:
-        self.recipe = run.recipe(ClassificationRecipe).with_changes(init_from="", download=False)
+        self.recipe = run.recipe(ClassificationRecipe).with_changes(init_from="")
         self.classes: Sequence[str] = class_names(run.path)
         self.picture_size = (self.recipe.image_size, self.recipe.image_size)
 

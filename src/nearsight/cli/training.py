@@ -7,7 +7,7 @@ from cyclopts import Parameter
 
 from nearsight.cli.options import Override, Raw, Run, Show, Words, call_verb, read_words
 from nearsight.reports.words import measured, weights_words
-from nearsight.runs.layout import CONFIG
+from nearsight.runs.layout import CONFIG, WANDB_ID
 from nearsight.runs.metrics_log import json_line
 from nearsight.tasks import TaskKind, all_kinds, task_kind, task_names, task_of_data
 from nearsight.text import LONGEST_PATH, printable, typed
@@ -163,6 +163,8 @@ def train_and_tell(
                 progress.note(f"{base}: {line}")
         scaled = f"{used.lr:g} × {used.batch}/{used.lr_batch}" if used.lr_batch else f"{used.lr:g}"
         progress.note(f"run: {path}  device: {trainer.device}  learning rate: {scaled} = {used.peak_lr:g}")
+        if (path / WANDB_ID).exists() and not used.wandb:
+            progress.note("this run has been logged to Weights & Biases; without --wandb it is not from here on")
         return [progress, *make_trackers(used, path)]
 
     kind, folder = task_kind(recipe.task), RunFolder(path)

@@ -74,7 +74,7 @@ class ModelSource:
     def _timm(self) -> nn.Module:
         name = self.spec.removeprefix("timm:")
         try:
-            return timm_model(name, pretrained=self._pretrained)
+            return timm_model(name, fetch=self._pretrained)
         except OSError as error:
             raise ValueError(f"the weights of {name} could not be fetched: {error}") from error
 

@@ -23,14 +23,16 @@ def option(
     low: float = -INF,
     high: float = INF,
     compared: bool = False,
+    connects: bool = False,
 ) -> Any:
     """A dataclass field with one line of help, the rule for resuming, and the values it accepts (any when empty).
 
     Runs that differ in a field are two settings, unless resuming may change it freely; ``compared`` is for those of the
-    latter that change results nevertheless.
+    latter that change results nevertheless. With ``connects`` it is leave to use the network: see `recipes.foreign`.
     """
     compared = compared or change != "free"
-    metadata = {"help": help, "change": change, "choices": choices, "low": low, "high": high, "compared": compared}
+    bounds = {"choices": choices, "low": low, "high": high}
+    metadata = {"help": help, "change": change, "compared": compared, "connects": connects, **bounds}
     if default is dict:
         return dataclasses.field(default_factory=dict, metadata=metadata)
     return dataclasses.field(default=default, metadata=metadata)

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from nearsight.recipes.foreign import off_in_files, refuse_connections
 from nearsight.recipes.recipe import R, Recipe, differences, field_names
 from nearsight.tasks import all_kinds, task_kind, task_of_data
 from nearsight.text import typed
@@ -73,6 +74,8 @@ def resolve_recipe(name: str = "", file: str | Path | None = None, flags: dict[s
     base = named_recipe(name)
     if task and base.task != task:
         raise ValueError(f"{file}: its task is {task}, but the recipe {name!r} is for {base.task}")
+    with _mistakes_in(str(file)):
+        refuse_connections(type(base), changes, flags)
     if "epochs" in flags:
         changes.pop("epochs", None)  # a file's short warm-up would stay
     recipe = apply_changes(base, _with_short_warmup(base, changes), where=str(file))
@@ -111,7 +114,10 @@ def freeze(recipe: Recipe) -> str:
 
 
 def thaw(path: str | Path) -> Recipe:
-    """The recipe that ``freeze`` wrote, now or in the first format. Fields that came later have their default."""
+    """The recipe that ``freeze`` wrote, now or in the first format. Fields that came later have their default.
+
+    It has no leave to connect, whatever the file says.
+    """
     content = _read_mapping(path)
     with _mistakes_in(path):
         content = content if "format" in content else _updated(content)
@@ -119,7 +125,7 @@ def thaw(path: str | Path) -> Recipe:
         fields = {name: value for name, value in content.items() if name != "format"}
         kind = task_kind(task).recipe
         _refuse_unknown(fields, field_names(kind), task)
-        recipe = kind(**fields)
+        recipe = kind(**off_in_files(kind, fields))
     return recipe
 
 

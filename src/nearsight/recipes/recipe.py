@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 from nearsight.recipes.fields import TINY, check_fields, option
+from nearsight.recipes.foreign import check_model
 
 R = TypeVar("R", bound="Recipe")
 
@@ -123,7 +124,7 @@ class RunFields:
         0.001, "share of unreadable images above which the run stops", change="free", low=0, high=1
     )
     tensorboard: bool = option(False, "also write TensorBoard files", change="free")
-    wandb: bool = option(False, "also log to Weights & Biases", change="free")
+    wandb: bool = option(False, "also log to Weights & Biases", change="free", connects=True)
     report: bool = option(True, "write plots and report.html at the end", change="free")
 
 
@@ -188,6 +189,7 @@ class Recipe(MachineFields, RunFields, OptimFields, AugmentFields, ModelFields, 
             if not isinstance(name, str) or name in self.set_elsewhere:
                 why = self.set_elsewhere.get(name, "an argument's name is a word")
                 raise ValueError(f"model_options must leave out {name!r}: {why}")
+        check_model(self.model, self.model_options)
         if self.warmup_epochs >= self.epochs:
             raise ValueError(
                 f"warmup_epochs ({self.warmup_epochs:g}) must be shorter than epochs ({self.epochs:g}); "
