@@ -19,6 +19,7 @@ DRAWING = Path(__file__).resolve().parents[1] / "docs" / "figures" / "rooms.svg"
 # From the top down. Rooms in one row do not import each other.
 ROOMS = (
     ("geometry", "randomness", "text", "tasks", "intervals"),
+    ("untrusted",),
     ("functional", "images", "recipes"),
     ("kernels", "runs"),
     ("datasets",),
@@ -41,7 +42,7 @@ _COLUMN = {
     **dict.fromkeys(("geometry", "functional", "kernels", "nn", "models", "acceleration", "bench"), 0),
     **dict.fromkeys(("intervals", "cost", "reproduce", "cli"), 1),
     **dict.fromkeys(("randomness", "images", "datasets", "convert", "analysis", "classification", "explorer"), 2),
-    **dict.fromkeys(("text", "weights", "reports", "engine"), 3),
+    **dict.fromkeys(("text", "untrusted", "weights", "reports", "engine"), 3),
     **dict.fromkeys(("tasks", "recipes", "runs", "detection"), 4),
 }
 _WIDTH, _HEIGHT, _ROW, _MARGIN, _GAP = 132, 34, 74, 24, 30

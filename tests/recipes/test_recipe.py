@@ -172,7 +172,7 @@ def test_files_of_the_first_format_are_read(kind):
         ("data: 2024-13-45\n", "not a plain YAML recipe: month"),
         ("lr: !!python/object/apply:os.system ['touch /tmp/nearsight-owned']\n", "not a plain YAML recipe"),
         ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", "aliases"),
-        ("lr: 1\n" * 200_000, "at most 1,000,000"),
+        ("lr: 1\n" * 200_000, "larger than 1048576 bytes"),
         ("[" * 5000, "not a plain YAML recipe"),
         ("data: 'a\n", "not a plain YAML recipe"),
         ("? {a: b}\n: 3\n", "YAML|mapping"),

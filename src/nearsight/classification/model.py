@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import warnings
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 
 from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD
 from nearsight.models import create_model
+from nearsight.models.bounds import check_size
 from nearsight.models.registry import arguments_of
 from nearsight.recipes.foreign import PREFIX, check_arguments, check_name
 from nearsight.recipes.recipe import Recipe
@@ -39,7 +41,10 @@ def _fresh(recipe: Recipe, num_classes: int) -> nn.Module:
         return _timm_classifier(recipe, stated, optional)
     if "img_size" not in arguments_of(recipe.model):
         del optional["img_size"]  # a network of convolutions takes images of any size
-    return create_model(recipe.model, **{**optional, **stated})
+    build = partial(create_model, recipe.model, **{**optional, **stated})
+    if recipe.stated_options:
+        check_size(build, recipe.model)
+    return build()
 
 
 def _timm_classifier(recipe: Recipe, stated: dict[str, Any], optional: dict[str, Any]) -> nn.Module:
@@ -47,6 +52,8 @@ def _timm_classifier(recipe: Recipe, stated: dict[str, Any], optional: dict[str,
     name = recipe.model.removeprefix(PREFIX)
     known = _timm_arguments(name)
     check_arguments(name, stated, known)
+    if recipe.stated_options:
+        check_size(partial(timm_model, name, **stated), recipe.model)
     arguments = {**{key: value for key, value in optional.items() if key in known}, **stated}
     model = timm_model(name, **arguments)
     if recipe.drop_path and "drop_path_rate" not in arguments:

@@ -36,7 +36,7 @@ class CropFields:
     )
     crop_scale: float = option(0.08, "smallest area share of a resized crop", low=TINY, high=1)
     eval_crop: float = option(0.875, "share of the resized image that evaluation's centre crop keeps", low=TINY, high=1)
-    randaugment_ops: int = option(2, "RandAugment operations per image (0: off)", low=0)
+    randaugment_ops: int = option(2, "RandAugment operations per image (0: off)", low=0, high=100)
     randaugment_magnitude: float = option(9.0, "RandAugment magnitude, 0 to 10", low=0, high=10)
     randaugment_std: float = option(0.5, "standard deviation of the RandAugment magnitude", low=0)
     jitter: float = option(0.0, "colour jitter: brightness, contrast and saturation vary by this share", low=0, high=1)

@@ -1,6 +1,7 @@
 """``nearsight demo``, on two CPU cores: a small ConViT and the plain ViT of its size, equal settings, a few minutes.
 
-It shows how a run goes. Its figures are of one seed; results/clothing_split.md has what stands.
+It shows how a run goes. Its figures are of one seed, and clothing's official split has another mix of classes in test
+than in train; results/clothing_split.md has what stands.
 
 ``nearsight demo --task detection``: a small RetinaNet learns to find blood cells, about a minute.
 """
@@ -68,7 +69,7 @@ def demo(
 ) -> int:
     """Train a small ConViT and the plain ViT of its size on the bundled photographs of clothing, and compare them.
 
-    The figures are of one seed.
+    The figures are of one seed, and clothing's official split has another mix of classes in test than in train.
     With --task detection: train a small detector on the bundled blood cells, measure it and draw what it finds.
 
     Parameters

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import App, Group, Parameter
 
-from nearsight.recipes.files import plain_yaml
 from nearsight.tasks import TaskKind, all_kinds
 from nearsight.text import typed, value_words
+from nearsight.untrusted.plain_yaml import plain_yaml
 
 Raw = Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]
 """A word that a verb parses itself."""

@@ -63,8 +63,8 @@ def _renamed(options: str) -> str:
     """A detector's model options as they were written, under the names that they have now."""
     from yaml import safe_dump
 
-    from nearsight.recipes.files import plain_yaml
     from nearsight.tasks import task_kind
+    from nearsight.untrusted.plain_yaml import plain_yaml
 
     kind = task_kind("detection")
     fields = kind.recipes[kind.default_recipe].updated({"model_options": plain_yaml(options)})

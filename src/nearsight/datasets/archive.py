@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
+import bz2
 import contextlib
+import gzip
 import hashlib
 import itertools
+import lzma
 import os
 import stat
+import struct
 import tarfile
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, cast
 
 from nearsight.text import printable
+from nearsight.untrusted.limits import ARCHIVE_BYTES, ARCHIVE_FREE, ENTRIES, UNPACKED_RATIO
 
 ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz")
 
 
+_CHUNK = 2**18  # bytes written at a time
+UNREADABLE = (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, zlib.error, lzma.LZMAError, struct.error)
+"""What the standard library raises where an archive is damaged."""
+
+
 @dataclass(frozen=True)
 class ArchiveLimits:
-    max_bytes: int = 500 * 2**30
+    max_bytes: int = ARCHIVE_BYTES
     """Of everything unpacked."""
-    max_ratio: float = 100.0
+    max_ratio: float = UNPACKED_RATIO
     """Unpacked bytes over the archive's own; counts from the first `free_bytes` on."""
-    free_bytes: int = 2**20
-    max_entries: int = 20_000_000
+    free_bytes: int = ARCHIVE_FREE
+    max_entries: int = ENTRIES
 
 
 DEFAULT_LIMITS = ArchiveLimits()
@@ -101,20 +112,62 @@ def _zip_entries(archive: zipfile.ZipFile) -> Iterator[tuple[str, IO[bytes]]]:
                 yield entry.filename, content
 
 
+class _Counted:
+    """What a decompressor gives, read from its start to its end and counted: headers of a tar claim any size."""
+
+    def __init__(self, source: IO[bytes], budget: _Budget) -> None:
+        self._source, self._budget = source, budget
+
+    def read(self, size: int) -> bytes:
+        content = self._source.read(size)
+        self._budget.add(len(content), "what is passed over")
+        return content
+
+
+_DECOMPRESSORS = {b"\x1f\x8b": gzip.GzipFile, b"BZh": bz2.BZ2File, b"\xfd7zXZ\0": lzma.LZMAFile}
+"""By how a file begins."""
+
+
 @contextlib.contextmanager
-def _entries(archive: Path, target: Path) -> Iterator[Iterator[tuple[str, IO[bytes]]]]:
-    if zipfile.is_zipfile(archive) and not tarfile.is_tarfile(archive):
+def opened_tar(archive: Path, limits: ArchiveLimits = DEFAULT_LIMITS) -> Iterator[tarfile.TarFile]:
+    """A tar, of which a compressed one is read once, from front to back."""
+    with open(archive, "rb") as file:
+        start = file.read(6)
+    opener = next((opener for magic, opener in _DECOMPRESSORS.items() if start.startswith(magic)), None)
+    if opener is None:
+        with tarfile.open(archive, "r:") as plain:
+            yield plain
+        return
+    with cast("IO[bytes]", opener(archive)) as content:
+        # Headers, padding and entries that are not wanted are passed over besides what is written.
+        twice = replace(limits, max_ratio=2 * limits.max_ratio, free_bytes=2 * limits.free_bytes)
+        counted = _Counted(content, _Budget(twice, archive.stat().st_size))
+        with tarfile.open(fileobj=cast("IO[bytes]", counted), mode="r|") as stream:
+            yield stream
+
+
+@contextlib.contextmanager
+def _entries(archive: Path, target: Path, limits: ArchiveLimits) -> Iterator[Iterator[tuple[str, IO[bytes]]]]:
+    if zipfile.is_zipfile(archive) and not _is_tar(archive, limits):
         with zipfile.ZipFile(archive) as opened_zip:
             yield _zip_entries(opened_zip)
     else:
-        with tarfile.open(archive, "r:*") as opened_tar:
-            yield _tar_entries(opened_tar, target)
+        with opened_tar(archive, limits) as tar:
+            yield _tar_entries(tar, target)
+
+
+def _is_tar(archive: Path, limits: ArchiveLimits) -> bool:
+    try:
+        with opened_tar(archive, limits):
+            return True
+    except (*UNREADABLE, ValueError):
+        return False
 
 
 def _unpack(archive: Path, target: Path, suffixes: tuple[str, ...], limits: ArchiveLimits) -> None:
     budget = _Budget(limits, archive.stat().st_size)
     taken: set[str] = set()
-    with _entries(archive, target) as entries:
+    with _entries(archive, target, limits) as entries:
         for name, content in entries:
             budget.entry(name)
             parts = _safe_parts(name)
@@ -125,7 +178,7 @@ def _unpack(archive: Path, target: Path, suffixes: tuple[str, ...], limits: Arch
             destination = target.joinpath(*parts)
             destination.parent.mkdir(parents=True, exist_ok=True)
             with open(destination, "xb") as out:
-                while name.lower().endswith(suffixes) and (chunk := content.read(2**20)):
+                while name.lower().endswith(suffixes) and (chunk := content.read(_CHUNK)):
                     budget.add(len(chunk), name)
                     out.write(chunk)
 
@@ -150,7 +203,7 @@ def safe_extract(
         try:
             _unpack(archive, work, suffixes, limits)
             os.replace(work, target)
-        except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, NotImplementedError, ValueError) as error:
+        except (*UNREADABLE, NotImplementedError, RuntimeError, ValueError) as error:
             if isinstance(error, OSError) and target.exists():  # another process finished the same work first
                 return
             raise ValueError(f"{printable(str(archive))}: {printable(str(error), 400)}") from None
@@ -158,12 +211,12 @@ def safe_extract(
 
 def first_names(archive: Path, most: int = 20_000) -> Iterator[str]:
     """Names of an archive's first files; none of one that cannot be read, which opening it will say."""
-    with contextlib.suppress(tarfile.TarError, zipfile.BadZipFile, EOFError, OSError):
+    with contextlib.suppress(*UNREADABLE, ValueError):
         if zipfile.is_zipfile(archive):
             with zipfile.ZipFile(archive) as opened:
                 yield from opened.namelist()
         else:
-            with tarfile.open(archive) as tar:
+            with opened_tar(archive) as tar:
                 yield from (member.name for member in itertools.islice(tar, most))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,16 +17,17 @@ from pathlib import Path
 
 import numpy as np
 
+from nearsight.datasets.archive import opened_tar
 from nearsight.datasets.labelled import LabelledImages, LabelledSet, digest
 from nearsight.datasets.splitting import encode_labels, group_by_split
-from nearsight.images.decode import DEFAULT_LIMITS, decode_image
+from nearsight.images.decode import decode_image
 from nearsight.images.files import PassedOver, refusal
 from nearsight.images.formats import NO_PICTURES, readable_suffixes
 from nearsight.images.imageset import BadImage
 from nearsight.text import printable
+from nearsight.untrusted.limits import ENTRIES, IMAGE_BYTES, LABEL_BYTES
 
 _LABEL_KEYS = ("label", "class", "cls", "target")
-_MAX_LABEL_BYTES = 2**20
 
 
 @dataclass
@@ -82,14 +84,16 @@ def _label_of(kind: str, data: bytes, where: str) -> str | None:
 
 def _index_shard(path: Path, index: ShardIndex) -> None:
     samples: dict[str, _Sample] = {}
-    shard = len(index.paths)
+    shard, entries = len(index.paths), 0
     index.paths.append(path)
     try:
         with tarfile.open(path, "r:") as tar:
             while (member := tar.next()) is not None:
                 tar.members = []  # type: ignore[attr-defined]  # the list tarfile keeps would grow with every member
                 _index_member(tar, member, samples, index, printable(path.name))
-    except tarfile.TarError as error:
+                if (entries := entries + 1) > ENTRIES:
+                    raise ValueError(f"{printable(str(path))}: more than {ENTRIES} members")
+    except (tarfile.TarError, EOFError, struct.error) as error:
         hint = "; shards must be plain .tar, not compressed" if path.stat().st_size else ": empty file"
         raise ValueError(f"{printable(str(path))}: {printable(str(error))}{hint}") from None
     except OSError as error:
@@ -133,8 +137,8 @@ def _index_member(
             raise ValueError(f"{where}: two images under the key {printable(key)!r}")
         sample.offset, sample.size = member.offset_data, member.size
         return
-    if member.size > _MAX_LABEL_BYTES:
-        raise ValueError(f"{where}: {printable(name)} is larger than {_MAX_LABEL_BYTES} bytes")
+    if member.size > LABEL_BYTES:
+        raise ValueError(f"{where}: {printable(name)} is larger than {LABEL_BYTES} bytes")
     content = tar.extractfile(member)
     label = _label_of(kind, content.read() if content else b"", f"{where}: {printable(name)}")
     if sample.label is None or kind == "cls":  # .cls speaks of the label alone and wins over .json
@@ -153,8 +157,8 @@ class ShardImages(LabelledSet):
 
     def read(self, index: int) -> np.ndarray:
         name, size = self.names[index], int(self._size[index])
-        if size > DEFAULT_LIMITS.max_bytes:
-            raise BadImage(name, f"file larger than {DEFAULT_LIMITS.max_bytes} bytes")
+        if size > IMAGE_BYTES:
+            raise BadImage(name, f"larger than {IMAGE_BYTES} bytes")
         try:
             with open(self._paths[self._shard[index]], "rb") as shard:
                 shard.seek(int(self._offset[index]))
@@ -169,7 +173,7 @@ class ShardImages(LabelledSet):
 
 def looks_like_shard(path: Path) -> bool:
     """A tar whose first files include a .cls or .json member; a tar of an image folder has none."""
-    with tarfile.open(path, "r:*") as tar:
+    with opened_tar(path) as tar:
         for _ in range(64):
             member = tar.next()
             if member is None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import tarfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from nearsight.datasets.archive import ARCHIVE_SUFFIXES, unpacked
+from nearsight.datasets.archive import ARCHIVE_SUFFIXES, UNREADABLE, unpacked
 from nearsight.datasets.folder import UnknownData, open_folder
 from nearsight.datasets.labelled import LabelledImages, LabelledSplits
 from nearsight.datasets.named import NAMES, open_clothing, open_named
@@ -136,7 +135,7 @@ def _open_file(path: Path) -> _Found:
 def _is_shard(path: Path) -> bool:
     try:
         return looks_like_shard(path)
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except (*UNREADABLE, ValueError) as error:
         raise ValueError(f"{printable(str(path))}: not a readable tar file: {printable(str(error))}") from None
 
 

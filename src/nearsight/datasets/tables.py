@@ -7,6 +7,7 @@ parquet: a column of encoded images and a column of labels (the layout of the Hu
 from __future__ import annotations
 
 import json
+import math
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,27 +18,61 @@ import numpy as np
 from nearsight.datasets.labelled import ArrayImages, EncodedImages, LabelledImages
 from nearsight.datasets.splitting import encode_labels, group_by_split
 from nearsight.text import printable
+from nearsight.untrusted.files import check_plain_file
+from nearsight.untrusted.limits import (
+    ENTRIES,
+    ROW_BYTES,
+    ROWS_AT_ONCE,
+    TABLE_FREE,
+    UNPACKED_BYTES,
+    UNPACKED_RATIO,
+)
+from nearsight.untrusted.zip_files import bounded_entries, check_directory
 
-_MAX_BYTES = 64 * 2**30
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _PREFIXES = {"train": ("train_", ""), "val": ("val_", "validation_", "valid_"), "test": ("test_",)}
+_PARTS = ("images", "labels")
 _CLASS_KEYS = ("classes", "class_names", "label_names")
+_ARRAYS = (*_CLASS_KEYS, *(f"{prefix}{part}" for own in _PREFIXES.values() for prefix in own for part in _PARTS))
 _IMAGE_COLUMNS = ("image", "img", "images", "jpg", "png", "webp", "bytes", "image_bytes", "pixel_values")
 _LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "cls", "target", "category")
 _MOST_CLASSES = 30_000  # of numbered labels without as many images
 
 
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+def _read_arrays(path: Path) -> tuple[dict[str, np.ndarray], list[str]]:
+    """The arrays that are images, labels or classes, by name; and the names of all, of which no other is unpacked."""
     try:
+        check_plain_file(path, UNPACKED_BYTES)
+        check_directory(path)
         with zipfile.ZipFile(path) as archive:
-            if sum(entry.file_size for entry in archive.infolist()) > _MAX_BYTES:
-                raise ValueError(f"unpacks to more than {_MAX_BYTES // 2**30} GiB")
-        with np.load(path, allow_pickle=False) as stored:
-            return {key: stored[key] for key in stored.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            entries = bounded_entries(path, archive)
+            names = {entry.filename.removesuffix(".npy"): entry for entry in entries}
+            return {key: _read_array(archive, names[key]) for key in _ARRAYS if key in names}, sorted(names)
+    # zipfile and NumPy's parser of headers raise nearly every type on damaged input.
+    except Exception as error:
+        reason = "it does not fit into memory" if isinstance(error, MemoryError) else str(error) or type(error).__name__
         raise ValueError(
-            f"{printable(str(path))}: not a readable .npz of plain arrays ({printable(str(error))}); store images as "
+            f"{printable(str(path))}: not a readable .npz of plain arrays ({printable(reason)}); store images as "
             "uint8 and labels as numbers or strings"
         ) from None
+
+
+def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
+    """An array whose header says what its entry holds: memory is taken as the header says."""
+    shown = printable(entry.filename)
+    with archive.open(entry) as stored:
+        version = np.lib.format.read_magic(stored)
+        if version not in _HEADERS:
+            raise ValueError(f"{shown} has the format {version}")
+        shape, _, kind = _HEADERS[version](stored)
+        header = stored.tell()
+    if kind.hasobject:
+        raise ValueError(f"{shown}: Object arrays are not read")
+    stated = math.prod(shape) * kind.itemsize
+    if min(shape, default=0) < 0 or stated != entry.file_size - header:
+        raise ValueError(f"{shown} states {stated:,} bytes and holds {entry.file_size - header:,}")
+    with archive.open(entry) as stored:
+        return np.lib.format.read_array(stored, allow_pickle=False)
 
 
 def _pixels(array: np.ndarray, what: str) -> np.ndarray:
@@ -54,7 +89,7 @@ def _pixels(array: np.ndarray, what: str) -> np.ndarray:
 
 
 def open_npz(path: Path) -> dict[str, LabelledImages]:
-    arrays = _read_arrays(path)
+    arrays, names = _read_arrays(path)
     stored_classes = next((arrays[key] for key in _CLASS_KEYS if key in arrays), None)
     classes = None if stored_classes is None else as_words(stored_classes)
     found: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -66,7 +101,7 @@ def open_npz(path: Path) -> dict[str, LabelledImages]:
                 what = f"{printable(path.name)}, {prefix}images"
                 found[split] = _pixels(arrays[f"{prefix}images"], what), arrays[f"{prefix}labels"].reshape(-1)
     if "train" not in found:
-        have = printable(", ".join(sorted(arrays)) or "nothing")
+        have = printable(", ".join(names[:20]) or "nothing")
         raise ValueError(
             f"{printable(str(path))}: expected arrays images and labels, or train_images and so on; has {have}"
         )
@@ -105,6 +140,20 @@ def _class_names(schema: Any, label_column: str) -> tuple[str, ...] | None:
     return tuple(map(str, names)) if isinstance(names, list) and names else None
 
 
+def _check_claims(metadata: Any, columns: set[str], budget: float) -> None:
+    """What a parquet file says of its columns, before any of it is unpacked; rows without content count as well."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    parts = [group.column(place) for group in groups for place in range(group.num_columns)]
+    own = [part for part in parts if part.path_in_schema.split(".")[0] in columns]
+    unpacked = sum(max(part.total_uncompressed_size, part.total_compressed_size) for part in own)
+    rows = max(metadata.num_rows, *(part.num_values for part in own), 0)
+    if rows > ENTRIES or ROW_BYTES * rows > budget or unpacked > budget:
+        raise ValueError(
+            f"claims {rows:,} rows and {unpacked:,} bytes, more than its size stands for (at most {budget:,.0f} bytes, "
+            f"{ROW_BYTES} for each row)"
+        )
+
+
 def _read_table(
     parquet: Any, paths: list[Path]
 ) -> tuple[np.ndarray, np.ndarray, list, list[str], tuple[str, ...] | None]:
@@ -116,20 +165,28 @@ def _read_table(
     for path in paths:
         where = printable(path.name)
         try:
+            size = check_plain_file(path, UNPACKED_BYTES)
+            budget = max(TABLE_FREE, UNPACKED_RATIO * size)
             file = parquet.ParquetFile(path)
             columns = file.schema_arrow.names
             image_column = _pick(columns, _IMAGE_COLUMNS, "images")
             label_column = _pick(columns, _LABEL_COLUMNS, "labels")
             classes = classes or _class_names(file.schema_arrow, label_column)
-            for batch in file.iter_batches(batch_size=256, columns=[image_column, label_column]):
+            _check_claims(file.metadata, {image_column, label_column}, budget)
+            # Of few rows at once: a dictionary lets every row hold the same large value.
+            for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=[image_column, label_column]):
                 for value in batch.column(image_column).to_pylist():
                     data = value.get("bytes") if isinstance(value, dict) else value
                     if data is not None and not isinstance(data, bytes):
                         raise ValueError(f"column {image_column} holds {type(data).__name__}, not image bytes")
                     chunks.append(data or b"")
+                    budget -= len(chunks[-1])
+                if budget < 0:
+                    raise ValueError(f"its images unpack to more than {UNPACKED_RATIO:g} times its {size:,} bytes")
                 labels += batch.column(label_column).to_pylist()
-        except (OSError, ValueError) as error:  # pyarrow's own errors are of these types too
-            raise ValueError(f"{where}: {printable(str(error))}") from None
+        except Exception as error:  # pyarrow raises nearly every type on damaged input
+            reason = "does not fit into memory" if isinstance(error, MemoryError) else str(error)
+            raise ValueError(f"{where}: {printable(reason or type(error).__name__)}") from None
         names += [f"{path.name} row {row}" for row in range(len(labels) - len(names))]
     ends = np.cumsum([len(chunk) for chunk in chunks], dtype=np.int64)
     return np.frombuffer(b"".join(chunks), dtype=np.uint8), ends, labels, names, classes

@@ -7,8 +7,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from nearsight.detection.dataset import BoxCollector, read_text, safe_relative
+from nearsight.detection.dataset import BoxCollector, safe_relative
 from nearsight.text import printable
+from nearsight.untrusted.files import read_text
+from nearsight.untrusted.limits import COCO_BYTES
 
 
 def read_coco(path: Path, split: str) -> BoxCollector:
@@ -66,11 +68,12 @@ def looks_like_coco(path: Path) -> bool:
 
 
 def _load(path: Path, shown: str) -> dict[str, Any]:
+    text = read_text(path, COCO_BYTES)
     try:
-        content = json.loads(read_text(path))
+        content = json.loads(text)
     except RecursionError:
         raise ValueError(f"{shown}: nested too deeply to be COCO annotations") from None
-    except json.JSONDecodeError as error:
+    except ValueError as error:  # also for a number of thousands of digits
         raise ValueError(f"{shown}: not valid json ({error})") from None
     if not isinstance(content, dict):
         raise ValueError(f"{shown}: expected an object with images, annotations and categories")

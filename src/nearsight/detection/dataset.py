@@ -217,19 +217,6 @@ def safe_relative(name: str, where: str) -> str:
     return str(path)
 
 
-def read_text(path: Path, limit: int = 2**31) -> str:
-    """A text file of bounded size, as UTF-8."""
-    shown = printable(str(path))
-    try:
-        if path.stat().st_size > limit:
-            raise ValueError(f"{shown}: larger than {limit} bytes")
-        return path.read_text("utf-8-sig")
-    except OSError as error:
-        raise ValueError(f"{shown}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise ValueError(f"{shown}: is not UTF-8 text") from None
-
-
 def hold_out(images: DetectionSet, fraction: float, seed: int) -> tuple[DetectionSet, DetectionSet]:
     """(train, val): an image goes to val when the hash of (seed, name) says so; both have at least one."""
     if len(images) < 2:

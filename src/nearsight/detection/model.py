@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.retinanet import RetinaNet, ViTBackbone
+from nearsight.models.bounds import check_size
 from nearsight.models.registry import backbone_of, create_model
 from nearsight.recipes.recipe import Recipe
 from nearsight.runs.folder import RunFolder
@@ -19,9 +21,11 @@ from nearsight.weights import CLASSIFIER_HEADS, load_weights, origin_recipe, rea
 def build_detector(recipe: DetectionRecipe, num_classes: int) -> RetinaNet:
     """The recipe's detector with fresh weights, or with those in ``init_from``: a detector's, or a classifier's."""
     refuse_models_of_others(recipe.task, recipe.model)
-    model = create_model(
-        recipe.model, num_classes=num_classes, **{"drop_path_rate": recipe.drop_path, **recipe.model_options}
-    )
+    arguments = {"num_classes": num_classes, "drop_path_rate": recipe.drop_path, **recipe.model_options}
+    build = partial(create_model, recipe.model, **arguments)
+    if recipe.model_options:
+        check_size(build, recipe.model)
+    model = build()
     assert isinstance(model, RetinaNet)
     if recipe.init_from:
         weights = read_weights(recipe.init_from)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from nearsight.recipes.fields import TINY, option
 from nearsight.recipes.recipe import Recipe
+from nearsight.untrusted.limits import IMAGE_SIZE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +15,11 @@ class ViewFields:
     """How training pictures are taken from images with boxes."""
 
     image_height: int = option(
-        0, "height of the training pictures (0: image_size, which is their width)", change="never", low=0
+        0,
+        "height of the training pictures (0: image_size, which is their width)",
+        change="never",
+        low=0,
+        high=IMAGE_SIZE,
     )
     smallest_scale: float = option(0.8, "smallest scale of an image, 1 where it just fits the picture", low=TINY)
     largest_scale: float = option(1.2, "largest scale of an image", low=TINY)

@@ -11,13 +11,15 @@ from pathlib import Path
 from nearsight.datasets.archive import ARCHIVE_SUFFIXES, first_names, unpacked
 from nearsight.datasets.splitting import SPLIT_WORDS, check_parts, group_by_split, without_own_val
 from nearsight.detection.coco_files import looks_like_coco, read_coco
-from nearsight.detection.dataset import BoxCollector, DetectionSet, DetectionSplits, hold_out, read_text
+from nearsight.detection.dataset import BoxCollector, DetectionSet, DetectionSplits, hold_out
 from nearsight.detection.voc_files import read_voc
 from nearsight.detection.yolo_files import find_yolo, read_yolo
 from nearsight.images.files import PassedOver
 from nearsight.images.formats import IMAGE_SUFFIXES
 from nearsight.images.imageset import Splits
 from nearsight.text import printable
+from nearsight.untrusted.files import read_text
+from nearsight.untrusted.limits import LIST_BYTES
 
 BUNDLED = "bccd"
 _LAYOUTS = (
@@ -184,7 +186,7 @@ def _voc_files(folder: Path) -> dict[str, list[Path]]:
     for split in ("train", "val", "test"):
         listed = folder / "ImageSets" / "Main" / f"{split}.txt"
         if everything and listed.is_file():
-            stems = [line.split()[0] for line in read_text(listed, 2**26).splitlines() if line.strip()]
+            stems = [line.split()[0] for line in read_text(listed, LIST_BYTES).splitlines() if line.strip()]
             if missing := [stem for stem in stems if stem not in by_stem]:
                 raise ValueError(f"{printable(str(listed))}: {printable(missing[0])} has no annotation file")
             by_split[split] = [by_stem[stem] for stem in stems]

@@ -6,11 +6,11 @@ from pathlib import Path
 from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
-from nearsight.detection.dataset import BoxCollector, read_text, safe_relative
+from nearsight.detection.dataset import BoxCollector, safe_relative
 from nearsight.images.formats import IMAGE_SUFFIXES
 from nearsight.text import printable
-
-_MAX_BYTES = 2**24
+from nearsight.untrusted.files import read_text
+from nearsight.untrusted.limits import LABELS_BYTES, XML_DEPTH, XML_ELEMENTS
 
 
 def parse_xml(path: Path) -> Element:
@@ -21,10 +21,26 @@ def parse_xml(path: Path) -> Element:
     def refuse(*_: object) -> None:
         raise ValueError(f"{shown}: document types and entities are refused; remove the <!DOCTYPE …> from the file")
 
+    depth = elements = 0
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        nonlocal depth, elements
+        depth, elements = depth + 1, elements + 1
+        if depth > XML_DEPTH or elements > XML_ELEMENTS:
+            what = f"nested more than {XML_DEPTH} deep" if depth > XML_DEPTH else f"more than {XML_ELEMENTS} elements"
+            raise ValueError(f"{shown}: {what}")
+        tree.start(tag, attributes)
+
+    def end(tag: str) -> None:
+        nonlocal depth
+        depth -= 1
+        tree.end(tag)
+
     parser.StartDoctypeDeclHandler = refuse
-    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = tree.start, tree.end, tree.data
+    parser.StartElementHandler, parser.EndElementHandler, parser.CharacterDataHandler = start, end, tree.data
+    text = read_text(path, LABELS_BYTES)
     try:
-        parser.Parse(read_text(path, _MAX_BYTES).encode(), True)
+        parser.Parse(text.encode(), True)
     except expat.ExpatError as error:
         raise ValueError(f"{shown}: not valid xml ({error})") from None
     root = tree.close()

@@ -7,13 +7,14 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from nearsight.detection.dataset import BoxCollector, read_text
+from nearsight.detection.dataset import BoxCollector
 from nearsight.images.decode import read_image_size
 from nearsight.images.files import PassedOver, pictures_below
 from nearsight.images.formats import IMAGE_SUFFIXES, NO_PICTURES
 from nearsight.text import printable
+from nearsight.untrusted.files import read_text
+from nearsight.untrusted.limits import LABELS_BYTES, LIST_BYTES, SETTINGS_BYTES
+from nearsight.untrusted.plain_yaml import plain_yaml
 
 _SPLITS = {"train": ("train",), "val": ("val", "valid", "validation"), "test": ("test",)}
 
@@ -45,7 +46,7 @@ def label_file(root: Path, image: Path) -> Path:
 
 def _read_labels(collector: BoxCollector, image: int, size: tuple[int, int], path: Path) -> None:
     height, width = size
-    for number, line in enumerate(read_text(path, 2**24).splitlines(), start=1):
+    for number, line in enumerate(read_text(path, LABELS_BYTES).splitlines(), start=1):
         if not line.strip():
             continue
         where = f"{printable(str(path))}, line {number}"
@@ -91,9 +92,10 @@ def find_yolo(root: Path, passed: PassedOver) -> tuple[tuple[str, ...], dict[str
 
 
 def _settings(path: Path) -> dict[str, Any]:
+    text = read_text(path, SETTINGS_BYTES)
     try:
-        content = yaml.safe_load(read_text(path, 2**22))
-    except (yaml.YAMLError, RecursionError) as error:
+        content = plain_yaml(text)
+    except ValueError as error:
         raise ValueError(f"{printable(str(path))}: not valid yaml ({printable(str(error))})") from None
     if not isinstance(content, dict):
         raise ValueError(f"{printable(str(path))}: expected names and the folders of train and val")
@@ -142,7 +144,7 @@ def _stated_images(root: Path, settings: dict[str, Any], stated: Any, where: str
 def _listed_images(root: Path, bases: list[Path], listed: Path) -> list[Path]:
     """The images that the lines of a text file name."""
     images = []
-    for number, line in enumerate(read_text(listed, 2**28).splitlines(), start=1):
+    for number, line in enumerate(read_text(listed, LIST_BYTES).splitlines(), start=1):
         if not line.strip():
             continue
         places = (_below(root, base, line.strip()) for base in bases)
@@ -186,7 +188,7 @@ def _classes(root: Path, settings: dict[str, Any], settings_file: Path | None) -
         return tuple(str(name) for name in names)
     listed = next((root / name for name in ("classes.txt", "obj.names") if (root / name).is_file()), None)
     if listed is not None:
-        return tuple(line.strip() for line in read_text(listed, 2**20).splitlines() if line.strip())
+        return tuple(line.strip() for line in read_text(listed, SETTINGS_BYTES).splitlines() if line.strip())
     raise ValueError(
         f"{printable(str(root))}: class names are not stated; add a data.yaml with names, or a classes.txt"
     )

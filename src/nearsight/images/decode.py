@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import stat
-import struct
 import threading
 import warnings
-import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -17,8 +14,11 @@ import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from nearsight.images.formats import open_picture, why_unknown
+from nearsight.images.headers import header_refusal
 from nearsight.images.imageset import BadImage
 from nearsight.images.jxl_header import is_jxl, jxl_size
+from nearsight.untrusted.files import read_bytes
+from nearsight.untrusted.limits import IMAGE_BYTES, IMAGE_PIXELS, IMAGE_SIDE
 
 _EXIF_ORIENTATION = 0x0112
 _UPRIGHT = {
@@ -31,17 +31,15 @@ _UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 _SIDEWAYS = (5, 6, 7, 8)  # orientations that swap height and width
-_HEAD = 2**20  # bytes that have a JPEG XL picture's size
-_PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True)
 class Limits:
     """What is refused before decoding."""
 
-    max_pixels: int = 64_000_000
-    max_side: int = 32_000
-    max_bytes: int = 256 * 2**20
+    max_pixels: int = IMAGE_PIXELS
+    max_side: int = IMAGE_SIDE
+    max_bytes: int = IMAGE_BYTES
 
 
 DEFAULT_LIMITS = Limits()
@@ -64,28 +62,25 @@ def _strict_warnings() -> Iterator[None]:
 def read_image_file(path: Path, name: str, limits: Limits = DEFAULT_LIMITS) -> np.ndarray:
     """A file as uint8 [H, W, 3]; one that the file system refuses to read is a BadImage too."""
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode):  # a pipe would be waited for without end
-            raise BadImage(name, "not a plain file")
-        if status.st_size > limits.max_bytes:
-            raise BadImage(name, f"file larger than {limits.max_bytes} bytes")
-        data = path.read_bytes()
+        data = read_bytes(path, limits.max_bytes)
     except OSError as error:
         raise BadImage(name, error.strerror or type(error).__name__) from None
+    except ValueError as error:
+        raise BadImage(name, str(error)) from None
     return decode_image(data, name, limits)
 
 
 def read_image_size(path: Path) -> tuple[int, int] | None:
     """(height, width) of the upright image, from the file's header; None where it cannot be read."""
     try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD)
-            if is_jxl(head):
-                return jxl_size(head)
-            file.seek(0)
-            with open_picture(file) as image:
-                sideways = image.getexif().get(_EXIF_ORIENTATION, 1) in _SIDEWAYS
-                return (image.width, image.height) if sideways else (image.height, image.width)
+        data = read_bytes(path, DEFAULT_LIMITS.max_bytes)
+        if header_refusal(data):
+            return None
+        if is_jxl(data):
+            return jxl_size(data)
+        with _strict_warnings(), open_picture(BytesIO(data)) as image:
+            sideways = image.getexif().get(_EXIF_ORIENTATION, 1) in _SIDEWAYS
+            return (image.width, image.height) if sideways else (image.height, image.width)
     except Exception:  # decoders raise nearly every type on damaged input; each of them means this image is bad
         return None
 
@@ -95,9 +90,9 @@ def decode_image(data: bytes, name: str, limits: Limits = DEFAULT_LIMITS) -> np.
     if not data:
         raise BadImage(name, "empty file")
     if len(data) > limits.max_bytes:
-        raise BadImage(name, f"file larger than {limits.max_bytes} bytes")
-    if data.startswith(_PNG_SIGNATURE):
-        _check_png(data, name)
+        raise BadImage(name, f"larger than {limits.max_bytes} bytes")
+    if why := header_refusal(data):
+        raise BadImage(name, why)
     if is_jxl(data):
         if (size := jxl_size(data)) is None:
             raise BadImage(name, "the JPEG XL file does not say its size")
@@ -107,7 +102,8 @@ def decode_image(data: bytes, name: str, limits: Limits = DEFAULT_LIMITS) -> np.
             image = open_picture(BytesIO(data))
         width, height = image.size
         _check_size(width, height, name, limits)
-        image.load()
+        with _strict_warnings() if image.format == "TIFF" else nullcontext():  # which reads tags, and warns, only now
+            image.load()
         return np.asarray(_to_rgb(_upright(image), name))
     except BadImage:
         raise
@@ -126,24 +122,6 @@ def _check_size(width: int, height: int, name: str, limits: Limits) -> None:
         raise BadImage(name, f"{width}×{height}: a side over {limits.max_side} pixels")
     if width * height > limits.max_pixels:
         raise BadImage(name, f"{width}×{height}: more than {limits.max_pixels} pixels")
-
-
-def _check_png(data: bytes, name: str) -> None:
-    """Chunk checksums, which Pillow passes over for the pixel data."""
-    position, view = len(_PNG_SIGNATURE), memoryview(data)
-    while position + 12 <= len(data):
-        (length,) = struct.unpack_from(">I", data, position)
-        kind, end = bytes(view[position + 4 : position + 8]), position + 12 + length
-        if end > len(data):
-            break
-        (stored,) = struct.unpack_from(">I", data, end - 4)
-        critical = not kind[0] & 0x20
-        if critical and zlib.crc32(view[position + 4 : end - 4]) != stored:
-            raise BadImage(name, f"wrong checksum in PNG chunk {kind.decode('latin-1')}")
-        if kind == b"IEND":
-            return
-        position = end
-    raise BadImage(name, "PNG file is cut short")
 
 
 def _upright(image: Image.Image) -> Image.Image:

@@ -1,13 +1,12 @@
 """Recipes by name and as YAML: what a person writes (some fields over a named one) and what a run freezes (all).
 
-The reader trusts nothing: plain values only, at most one megabyte, no aliases (they can expand without bound), and a
-field it does not know is an error that names the line and the nearest name.
+The reader trusts nothing: plain values only (`untrusted.plain_yaml`), and a field it does not know is an error that
+names the nearest name.
 """
 
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,44 +18,12 @@ from nearsight.recipes.foreign import off_in_files, refuse_connections
 from nearsight.recipes.recipe import R, Recipe, differences, field_names
 from nearsight.tasks import all_kinds, task_kind, task_of_data
 from nearsight.text import typed
+from nearsight.untrusted.files import read_bytes
+from nearsight.untrusted.limits import SETTINGS_BYTES
+from nearsight.untrusted.plain_yaml import plain_yaml
 
 FORMAT = 2
-_LARGEST_FILE = 1_000_000
 _NOT_FIELDS = ("recipe", "task", "format")
-
-
-class _PlainLoader(yaml.SafeLoader):
-    """Scalars, lists and mappings with each key once."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark
-            raise yaml.YAMLError(f"line {mark.line + 1}: aliases are not read")
-        return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-        seen: set[str] = set()
-        for key, _ in node.value if isinstance(node, yaml.MappingNode) else ():
-            if str(key.value) in seen:
-                raise yaml.YAMLError(f"line {key.start_mark.line + 1}: {key.value!r} is there twice")
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
-
-
-# YAML 1.1 takes 3e-4 for a word because it has no point.
-_PlainLoader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+"), list("-+0123456789")
-)
-
-
-def plain_yaml(text: str) -> Any:
-    """Text as plain values; a ``ValueError`` says in one line what else it is."""
-    try:
-        return _PlainLoader(text).get_single_data()
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that does not exist is a ValueError
-        if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-            raise ValueError(f"line {error.problem_mark.line + 1}: {error.problem}") from error
-        raise ValueError(" ".join(str(error).split())) from error
 
 
 def resolve_recipe(name: str = "", file: str | Path | None = None, flags: dict[str, Any] | None = None) -> Recipe:
@@ -140,12 +107,11 @@ def _read_mapping(file: str | Path) -> dict[str, Any]:
     """What a recipe's file says: field names, each of some task, with ``recipe``, ``task`` and ``format``."""
     path = Path(file)
     try:
-        size = path.stat().st_size
-        stored = path.read_bytes() if size <= _LARGEST_FILE else b""
+        stored = read_bytes(path, SETTINGS_BYTES)
     except OSError as error:
         raise ValueError(f"cannot read the recipe {path}: {error.strerror}") from error
-    if size > _LARGEST_FILE:
-        raise ValueError(f"{path} has {size:,} bytes; a recipe has at most {_LARGEST_FILE:,}")
+    except ValueError as error:
+        raise ValueError(f"{path} is not a recipe: {error}") from error
     try:
         content = plain_yaml(stored.decode("utf-8"))
     except ValueError as error:

@@ -11,8 +11,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from nearsight.recipes.fields import TINY, check_fields, option
+from nearsight.recipes.fields import TINY, check_fields, check_numbers, option
 from nearsight.recipes.foreign import check_model
+from nearsight.untrusted.limits import IMAGE_SIZE
 
 R = TypeVar("R", bound="Recipe")
 
@@ -42,7 +43,9 @@ class DataFields:
         choices=("data", "train"),
         change="never",
     )
-    data_seed: int = option(0, "seed of the splits and of the images that fraction keeps", change="never", low=0)
+    data_seed: int = option(
+        0, "seed of the splits and of the images that fraction keeps", change="never", low=0, high=2**63
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +56,7 @@ class ModelFields:
     model_options: dict[str, Any] = option(  # noqa: RUF009 - the helper makes a field with a factory
         dict, "further arguments of the model, such as --model-options.locality-strength 2", change="never"
     )
-    image_size: int = option(224, "side of the training images in pixels", change="never", low=1)
+    image_size: int = option(224, "side of the training images in pixels", change="never", low=1, high=IMAGE_SIZE)
     drop_path: float = option(
         0.1, "probability of dropping the last block's branch; grows linearly with depth", low=0, high=1
     )
@@ -65,7 +68,9 @@ class AugmentFields:
     """Augmentation of the training images."""
 
     flip: float = option(0.5, "probability of a horizontal flip", low=0, high=1)
-    repeats: int = option(3, "repeated augmentation: views of an image in one batch (1: off)", change="never", low=1)
+    repeats: int = option(
+        3, "repeated augmentation: views of an image in one batch (1: off)", change="never", low=1, high=1000
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +107,7 @@ class OptimFields:
 class RunFields:
     """How the run is carried out."""
 
-    seed: int = option(0, "seed of initialisation, order, augmentation and dropout", change="never", low=0)
+    seed: int = option(0, "seed of initialisation, order, augmentation and dropout", change="never", low=0, high=2**63)
     select: str = option(
         "best",
         "weights that are kept and tested: best on val (of equal ones the later), or the last",
@@ -142,7 +147,9 @@ class MachineFields:
         0, "images per forward pass and process (0: the whole share of the batch)", change="free", low=0, compared=True
     )
     batch_auto: bool = option(False, "halve the micro-batch when memory runs out on the first step", change="free")
-    workers: int = option(2, "data-loading processes, when images do not live on the device", change="free", low=0)
+    workers: int = option(
+        2, "data-loading processes, when images do not live on the device", change="free", low=0, high=1024
+    )
     resident: str = option(
         "auto",
         "keep the images on the device; auto does when they fit easily",
@@ -190,6 +197,7 @@ class Recipe(MachineFields, RunFields, OptimFields, AugmentFields, ModelFields, 
                 why = self.set_elsewhere.get(name, "an argument's name is a word")
                 raise ValueError(f"model_options must leave out {name!r}: {why}")
         check_model(self.model, self.model_options)
+        check_numbers("model_options", self.model_options)
         if self.warmup_epochs >= self.epochs:
             raise ValueError(
                 f"warmup_epochs ({self.warmup_epochs:g}) must be shorter than epochs ({self.epochs:g}); "

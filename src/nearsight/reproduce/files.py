@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nearsight.recipes.files import plain_yaml
+from nearsight.untrusted.plain_yaml import plain_yaml
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

@@ -28,6 +28,8 @@ from torch import Tensor
 from nearsight.runs.atomic_files import disk_errors, replace, sync_folder, to_json, write_new
 from nearsight.runs.exits import DiskError, NonFiniteError
 from nearsight.runs.layout import BEST, LAST, MANIFEST, STATE
+from nearsight.untrusted.files import read_bytes
+from nearsight.untrusted.limits import LOG_BYTES, RECORD_BYTES, WEIGHT_BYTES
 
 FORMAT = 1
 _NAME = re.compile(r"step-(\d{8,})")
@@ -90,8 +92,8 @@ class CheckpointStore:
     def pointed(self, name: str) -> int | None:
         """The step that ``name`` points to, or None when there is no such (readable) pointer."""
         try:
-            return int(json.loads((self.folder / f"{name}.json").read_text())["step"])
-        except (OSError, ValueError, KeyError, TypeError):
+            return int(json.loads(read_bytes(self.folder / f"{name}.json", RECORD_BYTES))["step"])
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return None
 
     def load(self, step: int) -> Checkpoint:
@@ -212,11 +214,17 @@ def _manifest(contents: Mapping[str, bytes]) -> dict[str, Any]:
     }
 
 
+def _largest(name: str) -> int:
+    """Of a file in a checkpoint, in bytes."""
+    known = {".safetensors": WEIGHT_BYTES, ".jsonl": LOG_BYTES}
+    return next((limit for suffix, limit in known.items() if name.endswith(suffix)), RECORD_BYTES)
+
+
 def _read(folder: Path, step: int) -> Checkpoint:
     try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
+        manifest = json.loads(read_bytes(folder / MANIFEST, RECORD_BYTES))
         expected = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in manifest["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise DiskError(f"{folder / MANIFEST}: unreadable ({error})") from error
     if manifest.get("format") != FORMAT:
         raise DiskError(f"{folder}: format {manifest.get('format')!r}; this version reads format {FORMAT}")
@@ -225,10 +233,12 @@ def _read(folder: Path, step: int) -> Checkpoint:
         if Path(name).name != name:
             raise DiskError(f"{folder / MANIFEST}: {name!r} is not a plain file name")
         try:
-            content = (folder / name).read_bytes()
+            content = read_bytes(folder / name, _largest(name), exactly=size)
         except OSError as error:
             raise DiskError(f"{folder / name}: {error.strerror}") from error
-        if len(content) != size or hashlib.sha256(content).hexdigest() != digest:
+        except (ValueError, MemoryError) as error:
+            raise DiskError(f"{folder / name}: its content does not match MANIFEST.json ({error})") from error
+        if hashlib.sha256(content).hexdigest() != digest:
             raise DiskError(f"{folder / name}: its content does not match MANIFEST.json")
         contents[name] = content
     try:
@@ -238,7 +248,7 @@ def _read(folder: Path, step: int) -> Checkpoint:
             for name in list(contents)
             if name.endswith(".safetensors")
         }
-    except (KeyError, ValueError, SafetensorError) as error:
+    except (KeyError, ValueError, RecursionError, SafetensorError) as error:
         raise DiskError(f"{folder}: {error}") from error
     if not isinstance(state, dict) or state.get("step") != step:
         raise DiskError(f"{folder}: state.json is for step {state.get('step') if isinstance(state, dict) else None}")

@@ -25,6 +25,8 @@ from nearsight.runs.exits import DiskError, FolderInUseError
 from nearsight.runs.layout import BEST, CHECKPOINTS, CLASSES, CONFIG, DATA, LOCK, METRICS, MODEL
 from nearsight.runs.metrics_log import read_metrics
 from nearsight.text import typed
+from nearsight.untrusted.files import read_bytes
+from nearsight.untrusted.limits import RECORD_BYTES
 
 
 class RunFolder:
@@ -89,7 +91,7 @@ class RunFolder:
     def read_json(self, name: str) -> Any:
         """What is in a JSON file; None where it is not there."""
         try:
-            return json.loads((self.path / name).read_bytes())
+            return json.loads(read_bytes(self.path / name, RECORD_BYTES))
         except FileNotFoundError:
             return None
         except (ValueError, RecursionError) as error:
@@ -129,7 +131,10 @@ def class_names(run: str | Path) -> list[str]:
     path = Path(run) / CLASSES
     if not path.is_file():
         raise ValueError(f"{run} has no {CLASSES}: it is not a run with classes, or it has not started")
-    return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    try:
+        return read_bytes(path, RECORD_BYTES).decode("utf-8", "surrogateescape").splitlines()
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def free_run_path(parent: Path, stem: str) -> Path:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from nearsight.runs.atomic_files import disk_errors, replace
+from nearsight.untrusted.files import read_bytes
+from nearsight.untrusted.limits import LOG_BYTES
 
 
 class MetricsLog:
@@ -67,11 +69,11 @@ class MetricsLog:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The records of a log, which may belong to a run that is still going: a torn last line is left out."""
     records = []
-    for line in path.read_bytes().split(b"\n"):
+    for line in read_bytes(path, LOG_BYTES).split(b"\n"):
         if line:
             try:
                 record = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 break
             if isinstance(record, dict):
                 records.append(record)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
+import zipfile
 from pathlib import Path
 
 import torch
@@ -13,6 +13,9 @@ from torch.serialization import get_unsafe_globals_in_checkpoint
 
 from nearsight.runs.folder import RunFolder
 from nearsight.text import printable
+from nearsight.untrusted.files import check_plain_file
+from nearsight.untrusted.limits import WEIGHT_BYTES
+from nearsight.weights.bounds import check_file, check_tensors
 
 
 def read_weights(source: str | Path) -> dict[str, Tensor]:
@@ -24,16 +27,21 @@ def read_weights(source: str | Path) -> dict[str, Tensor]:
         raise ValueError(f"there are no weights at {path}")
     if path.suffix == ".safetensors":
         try:
+            check_plain_file(path, WEIGHT_BYTES)
             return load_file(path)
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, OSError, ValueError, MemoryError) as error:
             raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
     return _read_pth(path)
 
 
 def _read_pth(path: Path) -> dict[str, Tensor]:
     try:
+        check_file(path)
+    except (ValueError, OSError, zipfile.BadZipFile, NotImplementedError) as error:
+        raise ValueError(f"{path} was refused: {error}; take the weights as a .safetensors file") from error
+    try:
         content = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, OSError) as error:
+    except Exception as error:  # torch's reader raises nearly every type on damaged input
         held = f"more than tensors ({foreign})" if (foreign := _foreign_names(path)) else "more than tensors"
         raise ValueError(
             f"{path} was refused: it holds {held}, or is damaged; take the weights as a .safetensors file"
@@ -43,6 +51,10 @@ def _read_pth(path: Path) -> dict[str, Tensor]:
             content = content[key]
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise ValueError(f"{path} does not hold a state dict of tensors")
+    try:
+        check_tensors(content.items())
+    except ValueError as error:
+        raise ValueError(f"{path} was refused: {error}") from error
     return content
 
 

@@ -28,7 +28,7 @@ def load_weights(
             if value.shape != own[name].shape
         ],
         "not finite or not numbers of this kind": [
-            name for name, value in common.items() if not _is_sound(value, own[name])
+            name for name, value in common.items() if value.shape == own[name].shape and not _is_sound(value, own[name])
         ],
     }
     listed = "; ".join(
