@@ -1,6 +1,6 @@
 """A convolution whose taps are attention heads: where its queries sit, and what each tap attends to.
 
-    y_i = Σ_t W_t Σ_j A^t_ij x_j + b    is the convolution    y_i = Σ_t W_t x_{i + Δ_t} + b    where A^t_ij = [j = i + Δ_t]
+    y_i = Σ_t W_t Σ_j A^t_ij x_j + b   is the convolution   y_i = Σ_t W_t x_{i + Δ_t} + b   where A^t_ij = [j = i + Δ_t]
 
 An axis of a convolution has k taps, a stride, a dilation and some padding before and after. Output o reads the places
 o·stride − before + dilation·t. Its query sits at the window's centre, and Δ_t is the tap's offset from there.
@@ -72,7 +72,7 @@ def tap_axis_weights(square: Tensor, linear: Tensor, axis: ConvAxis, length: int
     """softmax of square·δ² + linear·δ along one axis: two [n] → [n, queries, keys].
 
     Border "zeros": the padding takes part in the softmax, and its weight is left out of the result, as its pixels are
-    zero. Rows may then sum to less than one. "mask": without padding, so that what would look outside looks at the edge.
+    zero. Rows may then sum to less than one. "mask": without padding, so what would look outside looks at the edge.
     """
     before, after = (axis.before, axis.after) if border == "zeros" else (0, 0)
     keys = torch.arange(-before, length + after, device=square.device)
