@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nearsight.intervals import Draws, accuracies, estimate, seeds_interval
+from nearsight.intervals import Draws, accuracies, estimate, mean_share_interval, seeds_interval, share_interval
 
 
 def _answers(runs, pictures, right=0.6):
@@ -16,6 +16,31 @@ def test_accuracy_and_balanced_accuracy_of_answers():
     assert accuracies(correct, labels) == pytest.approx(np.array([[37.5, 50]]))
     counts = np.array([[4.0, 0, 0, 0, 1]])  # the first picture four times, the last once
     assert accuracies(correct, labels, counts) == pytest.approx(np.array([[50, 50]]))
+
+
+def test_shares_have_wilsons_interval():
+    """The first row is an example of Newcombe 1998, table I; 0 of 2 and 2 of 2 have intervals as well."""
+    for right, count, low, high in ((81, 263, 0.2553, 0.3662), (0, 2, 0.0, 0.6576), (2, 2, 0.3424, 1.0)):
+        assert share_interval(right, count) == pytest.approx((low, high), abs=1e-4)
+
+
+def test_a_mean_of_shares_has_the_interval_of_independent_errors():
+    assert mean_share_interval(np.array([3]), np.array([9])) == pytest.approx(share_interval(3, 9))
+    right, count = np.array([5200, 700, 8000]), np.array([10000, 1000, 9000])
+    share = right / count
+    error = 1.96 * np.sqrt((share * (1 - share) / count).sum()) / 3
+    assert mean_share_interval(right, count) == pytest.approx((share.mean() - error, share.mean() + error), abs=1e-3)
+    low, high = mean_share_interval(np.array([38, 0]), np.array([38, 2]))
+    assert 0.4 < low < 0.5 < high < 0.9
+
+
+def test_intervals_of_balanced_accuracies_hold_what_they_should():
+    """Over many sets with shares 0.9 (200 pictures) and 0.4 (15): near 95 %."""
+    generator, held = np.random.default_rng(0), 0
+    for _ in range(2000):
+        low, high = mean_share_interval(generator.binomial([200, 15], [0.9, 0.4]), np.array([200, 15]))
+        held += low <= 0.65 <= high
+    assert 0.93 < held / 2000 < 0.975
 
 
 @pytest.mark.parametrize("balanced", [False, True])

@@ -1,6 +1,7 @@
-"""95 % intervals that cover test pictures as well as seeds.
+"""95 % intervals: of shares of pictures, and of accuracies of runs, which cover test pictures as well as seeds.
 
-A value is a formula of rows' accuracies, such as the difference of two. Its interval is the wider, on each side, of
+For runs, a value is a formula of rows' accuracies, such as the difference of two. Its interval is the wider, on each
+side, of
 
 - a bootstrap: test pictures and seeds are drawn again, the same ones for every row, and the formula computed anew;
 - Student's t over the seeds, paired: the formula of each seed's accuracies. A bootstrap of few seeds is too narrow.
@@ -23,6 +24,27 @@ DRAWS = 4000
 _CHUNK = 250
 # 97.5 % points of Student's t by number of seeds.
 _T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
+
+_Z = 1.959964  # of the normal distribution
+
+
+def share_interval(right: np.ndarray | float, count: np.ndarray | float) -> tuple[np.ndarray, np.ndarray]:
+    """Wilson's interval of right / count, of independent pictures: it has width even where all or none are right."""
+    share, spread = right / count, _Z**2 / count
+    half = np.sqrt(spread * share * (1 - share) + spread**2 / 4)
+    low, high = ((share + spread / 2 + side) / (1 + spread) for side in (-half, half))
+    return np.maximum(low, 0.0), np.minimum(high, 1.0)
+
+
+def mean_share_interval(right: np.ndarray, count: np.ndarray) -> tuple[float, float]:
+    """Of the mean of several shares, such as a balanced accuracy: their Wilson intervals joined as independent errors.
+
+    Each side is the root of the summed squares of the shares' own (Zou and Donner 2008: MOVER).
+    """
+    share, (low, high) = right / count, share_interval(right, count)
+    mean = float(share.mean())
+    below, above = (float(np.sqrt(np.square(share - bound).sum())) / len(share) for bound in (low, high))
+    return mean - below, mean + above
 
 
 @dataclass(frozen=True)

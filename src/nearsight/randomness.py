@@ -11,9 +11,12 @@ from typing import Any
 
 import numpy as np
 
-# What a run's seed is hashed with for torch's own generator, so that its streams of numbers never meet.
+# What a run's seed is hashed with, so that its streams of numbers never meet: for torch's own generator,
 INITIALISATION_STREAM = 1  # first weights
 STEP_STREAM = 2  # dropout and stochastic depth, with the step and the process
+# and for orders.
+ROUND_STREAM = 3  # the order of classes in each round of a balanced epoch
+CLASS_STREAM = 4  # the order of a class's images in each pass over them
 
 _MASK = 0xFFFFFFFF
 # Odd multipliers below 2^31, so that a 32-bit value times one of them fits a signed 64-bit integer.

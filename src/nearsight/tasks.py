@@ -97,7 +97,8 @@ class TaskKind:
     """Named recipes, by names that no other task uses."""
     default_recipe: str
     selection: str
-    """The evaluated value, larger is better, that decides which weights are kept."""
+    """The evaluated value that decides which weights are kept, where the recipe does not choose another: the larger the
+    better, but for `loss`."""
     percents: Mapping[str, str] = field(default_factory=dict)
     """Evaluated values that are percentages, and how they are written: `top1` is `top-1`."""
     eval_split: str = "val"

@@ -68,9 +68,9 @@ def test_models_without_attention_layers_pass_evaluations(folder, tmp_path):
     assert "nonlocality" not in evaluated[-1]
 
 
-@pytest.mark.parametrize("resident", ["on", "off"])
-def test_a_global_batch_is_the_same_however_it_is_cut(folder, resident):
-    recipe = _recipe(folder, batch=12, resident=resident)
+@pytest.mark.parametrize(("resident", "sampling"), [("on", "shuffled"), ("off", "shuffled"), ("off", "balanced")])
+def test_a_global_batch_is_the_same_however_it_is_cut(folder, resident, sampling):
+    recipe = _recipe(folder, batch=12, resident=resident, sampling=sampling)
     task = ClassificationTask(recipe)
     assert task.batch_multiple == 4  # images mix in groups that divide the batch
     step = torch.tensor(5)
@@ -121,6 +121,65 @@ def test_without_mixing_labels_stay_labels(folder):
     logits = torch.randn(6, 3)
     expected = torch.nn.functional.cross_entropy(logits, batch.targets.labels, label_smoothing=0.1)
     assert task.loss(logits, batch) == expected
+
+
+@pytest.fixture
+def unbalanced(tmp_path):
+    """Twelve of two classes, three of the third."""
+    root = make_folder(tmp_path / "unbalanced")
+    for file in sorted((root / "train" / "coral").iterdir())[3:]:
+        file.unlink()
+    return root
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_the_loss_is_weighted_by_class_and_the_same_however_the_batch_is_cut(unbalanced, mixed):
+    changes = {} if mixed else {"mixup": 0.0, "cutmix": 0.0}
+    task = ClassificationTask(_recipe(unbalanced, class_weights="balanced", batch=12, **changes))
+    weights = torch.tensor([27 / 36, 27 / 36, 27 / 9])
+    torch.testing.assert_close(task.data.class_weights(), weights)
+    batch = task.prepare(next(task.feed(0, ProcessContext(CPU, micro_batch=12)))[0], torch.tensor(0), 0)
+    logits, labels = torch.randn(12, 3), batch.targets.labels
+    shares = labels if mixed else 0.9 * torch.nn.functional.one_hot(labels, 3) + 0.1 / 3
+    expected = -(weights * shares * logits.log_softmax(1)).sum() / 12
+    torch.testing.assert_close(task.loss(logits, batch), expected)
+    halves = [batch._replace(targets=batch.targets._replace(labels=half)) for half in labels.split(6)]
+    cut = [task.loss(part, half) for part, half in zip(logits.split(6), halves, strict=True)]
+    torch.testing.assert_close(sum(cut) / 2, expected)
+
+
+def test_weights_by_the_root_are_between(unbalanced):
+    weights = ClassificationTask(_recipe(unbalanced, class_weights="inverse-sqrt")).data.class_weights()
+    assert weights[2] / weights[0] == pytest.approx(2)
+    labels = torch.from_numpy(open_data(unbalanced).train.labels)
+    assert weights[labels].mean() == pytest.approx(1)
+
+
+def test_rare_classes_are_not_counted_twice(folder):
+    with pytest.raises(ValueError, match="would count rare classes twice; choose one"):
+        _recipe(folder, class_weights="balanced", sampling="balanced")
+
+
+@pytest.mark.parametrize("measure", ["balanced", "loss"])
+def test_weights_are_selected_by_another_measure(unbalanced, tmp_path, measure, capsys):
+    train(_recipe(unbalanced, select_by=measure, sampling="balanced"), RunFolder(tmp_path / "run"))
+    run = RunFolder(tmp_path / "run")
+    values = [
+        line[f"{prefix}val_{measure}"]
+        for line in run.metrics()
+        if line["kind"] == "eval"
+        for prefix in ("", "ema_")
+        if f"{prefix}val_{measure}" in line
+    ]
+    done = json.loads((run.path / "done.json").read_text())
+    assert done["selected"]["value"] == (min if measure == "loss" else max)(values)
+    (remark,) = done["remarks"]
+    assert remark.startswith("val by class: balanced accuracy ")
+    assert "amber" in remark
+    found = evaluate(run.path, device="cpu")
+    assert found.values[measure] == pytest.approx(done["selected"]["value"])
+    assert found.values["balanced_low"] < found.values["balanced"] <= found.values["balanced_high"]
+    assert {name: figures["n"] for name, figures in found.per_class.items()} == {"amber": 4, "blue": 4, "coral": 4}
 
 
 def test_evaluation_counts_every_image_once(folder):

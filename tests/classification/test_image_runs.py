@@ -59,6 +59,20 @@ def test_killed_with_workers_resumes_in_the_middle_of_an_epoch(zygote, folder, s
     assert_same_outcome(run, streamed)
 
 
+def test_a_balanced_run_that_was_killed_resumes_to_the_same_result(zygote, tmp_path):
+    data = make_folder(tmp_path / "data")
+    for file in sorted((data / "train" / "coral").iterdir())[2:]:
+        file.unlink()
+    recipe = image_recipe(data, sampling="balanced")
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    assert zygote.run(whole, task="images", recipe=recipe).code == 0
+    child = zygote.start(cut, task="images", recipe={**recipe, "workers": 2}, kill_at=["after rename", 2])
+    assert child.end().code == -signal.SIGKILL
+    ended = zygote.run(cut, task="images", recipe=recipe)
+    assert "resumed after step" in ended.text
+    assert_same_outcome(cut, whole)
+
+
 def test_killed_worker_is_explained(zygote, tmp_path):
     run = tmp_path / "run"
     # One long epoch, so that the worker is in the middle of it.

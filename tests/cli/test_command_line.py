@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -16,9 +17,9 @@ from verbs import nearsight
 from nearsight.classification.recipe import CLASSIFICATION_RECIPES
 from nearsight.cli.demo import compare_two
 from nearsight.cli.options import given_options, option_class
-from nearsight.cli.using import print_predictions
+from nearsight.cli.using import print_evaluation, print_predictions, write_evaluation
 from nearsight.recipes.files import thaw
-from nearsight.tasks import Prediction
+from nearsight.tasks import Evaluation, Prediction
 
 SMALL = [
     *("--model", "convit_nano_32", "--image-size", "8", "--patch-size", "4", "--batch", "6", "--epochs", "2"),
@@ -97,6 +98,26 @@ def test_files_that_are_not_read_are_told_everywhere(here, capsys):
     )
 
 
+def test_an_evaluation_is_told_by_class_as_text_json_and_csv(tmp_path, capsys):
+    classes = {f"class {n}": {"recall": n / 2, "recall_low": 0.0, "recall_high": 90.0, "n": 7} for n in range(60)}
+    values = {"top1": 95.0, "top1_low": 83.5, "top1_high": 98.6, "loss": 0.25}
+    found = Evaluation("here: 40 images", "test", values, {}, (), classes)
+    print_evaluation(found, as_json=False)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:3] == ["here: 40 images", "test: top-1 95.0 % [83.5, 98.6]", "test: loss 0.250"]
+    assert lines[3] == "class 0: recall 0.0 % [0.0, 90.0], n 7"
+    assert len(lines) == 44
+    assert lines[-1] == "these are the 40 worst of 60 classes; --csv FILE or --json has all"
+    print_evaluation(found, as_json=True)
+    assert json.loads(capsys.readouterr().out)["classes"] == classes
+    write_evaluation(found, tmp_path / "found.csv")
+    rows = list(csv.DictReader((tmp_path / "found.csv").read_text().splitlines()))
+    assert (rows[0]["class"], rows[0]["top1"], rows[0]["n"]) == ("", "95.0", "")
+    assert (rows[60]["class"], rows[60]["recall"], rows[60]["n"]) == ("class 59", "29.5", "7")
+    with pytest.raises(ValueError, match=r"--csv: .*nowhere/x\.csv cannot be written"):
+        write_evaluation(found, tmp_path / "nowhere" / "x.csv")
+
+
 def test_a_first_walk_through(here, capsys):
     assert nearsight("train", "pics", *SMALL) == 0
     printed = capsys.readouterr().out
@@ -108,8 +129,12 @@ def test_a_first_walk_through(here, capsys):
     run = "runs/pics-convit-nano-32-1"
     assert thaw(f"{run}/config.yaml").model_options == {"width": 36, "depth": 2, "num_gated_blocks": 1}
 
-    assert nearsight("eval", run, "--json") == 0
-    assert 0 <= json.loads(capsys.readouterr().out)["top1"] <= 100
+    assert "val by class: balanced accuracy " in printed
+    assert nearsight("eval", run, "--json", "--csv", "classes.csv") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert 0 <= told["balanced_low"] <= told["balanced"] <= told["balanced_high"] <= 100
+    rows = list(csv.DictReader((here / "classes.csv").read_text().splitlines()))
+    assert [row["class"] for row in rows] == ["", *told["classes"]]
     assert nearsight("predict", run, "pics/val/amber", "--top", "2", "--json") == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(lines) == 4
@@ -155,7 +180,7 @@ def test_a_run_may_lie_among_the_classes_of_odd_names(here, monkeypatch, capsys)
     os.rename("amber", os.fsdecode(b"caf\xe9"))
     for _ in range(2):
         assert nearsight("train", ".", *SMALL, "--fraction", "0.5") == 0
-    assert capsys.readouterr().out.count("3 classes") == 2
+    assert capsys.readouterr().out.count(": 3 classes; ") == 2
     run = "runs/convit-nano-32-1"
     assert nearsight("resume", run, "--show", "plain") == 0
     assert "finished" in capsys.readouterr().out

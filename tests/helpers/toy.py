@@ -49,6 +49,9 @@ class ToyTask:
     def fingerprint(self) -> dict[str, object]:
         return {"data": self.recipe.data}
 
+    def remarks(self, model, context) -> list[str]:
+        return []
+
     def not_read(self) -> dict[str, int]:
         return {}
 

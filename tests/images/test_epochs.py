@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from nearsight.images.epochs import epoch_order, local_batch
+from nearsight.images.epochs import balanced_order, epoch_order, local_batch
 from nearsight.randomness import sample_keys
 
 
@@ -43,6 +43,37 @@ def test_epochs_of_a_share_are_passes_one_after_the_other(count, size, repeats):
     passes = [epoch_order(count, 4, number, repeats=repeats) for number in range(3)]
     assert indices[: 3 * count].tolist() == np.concatenate([order.indices for order in passes]).tolist()
     assert keys[: 3 * count].tolist() == np.concatenate([order.keys for order in passes]).tolist()
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_a_balanced_epoch_shows_every_class_as_often_and_every_image_of_a_class(repeats):
+    labels = np.array([0] * 100 + [3] * 2 + [1] * 7)  # one to fifty; there is no class 2
+    epochs = [balanced_order(labels, 5, epoch, size=109, repeats=repeats) for epoch in range(20)]
+    assert all(len(order) == 109 for order in epochs)
+    indices, keys = (np.concatenate([getattr(order, name) for order in epochs]) for name in ("indices", "keys"))
+    assert len(set(keys)) == len(keys), "every showing has its own augmentation"
+    slots = indices[::repeats]
+    assert np.array_equal(np.repeat(slots, repeats)[: len(indices)], indices), "copies lie side by side"
+    rounds = slots[: len(slots) // 3 * 3].reshape(-1, 3)
+    assert all(set(labels[shown]) == {0, 1, 3} for shown in rounds)
+    assert len({tuple(labels[shown]) for shown in rounds}) == 6, "in every order"
+    for label in (0, 1, 3):
+        members = np.flatnonzero(labels == label)
+        shown = slots[labels[slots] == label]
+        passes = shown[: len(shown) // len(members) * len(members)].reshape(-1, len(members))
+        assert all(set(one) == set(members) for one in passes)
+        assert len(passes) < 3 or len({tuple(one) for one in passes}) > 1
+
+
+def test_a_balanced_epoch_is_a_pure_function():
+    labels = np.array([0] * 90 + [1] * 10)
+    order = balanced_order(labels, 5, 3, size=100)
+    assert order.indices.tolist() == balanced_order(labels, 5, 3, size=100).indices.tolist()
+    for other in (balanced_order(labels, 6, 3, size=100), balanced_order(labels, 5, 4, size=100)):
+        assert order.indices.tolist() != other.indices.tolist()
+    halves = [balanced_order(labels, 5, epoch, size=50) for epoch in (6, 7)]
+    for name in ("indices", "keys"):  # cut out of one endless row
+        assert np.concatenate([getattr(half, name) for half in halves]).tolist() == getattr(order, name).tolist()
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 6])

@@ -149,6 +149,8 @@ def test_files_of_the_first_format_are_read(kind):
     own = recipe.as_dict()
     assert len(stored) == 75
     added = {"val_from": "data", "norm_decay": 0.0}
+    if kind is ClassificationRecipe:
+        added |= {"class_weights": "none", "sampling": "shuffled", "select_by": "top1"}
     assert own.keys() - stored.keys() == added.keys()
     assert {name: value for name, value in own.items() if name != "model_options"} == {
         **{name: stored[name] for name in own.keys() & stored.keys() if name != "model_options"}, **added,

@@ -74,8 +74,8 @@ def test_the_square_is_drawn_around_the_marked_patch():
 
 
 def test_measures_of_every_task_have_their_units(monkeypatch):
-    kind = dataclasses.replace(task_kind("classification"), name="labels", recipes={}, percents={"f1": "F1"})
-    assert measured("f1", 50.0) == "f1 50.000"
+    kind = dataclasses.replace(task_kind("classification"), name="labels", recipes={}, percents={"kappa": "κ"})
+    assert measured("kappa", 50.0) == "kappa 50.000"
     monkeypatch.setattr(tasks, "_KINDS", {"labels": kind})
-    assert measured("f1", 50.0) == "F1 50.0 %"
+    assert measured("kappa", 50.0) == "κ 50.0 %"
     assert measured("top1", 50.0) == "top-1 50.0 %"

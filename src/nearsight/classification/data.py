@@ -17,7 +17,7 @@ from nearsight.datasets.sources import open_data
 from nearsight.engine.data import EvalBatch, TaskData
 from nearsight.engine.task import Inputs, ProcessContext
 from nearsight.images.augmentation import Augment, BatchAugment, TrainCrop
-from nearsight.images.epochs import EpochOrder, device_batches
+from nearsight.images.epochs import EpochOrder, balanced_order, device_batches
 from nearsight.images.transforms import BatchEval, EvalTransform
 from nearsight.tasks import said_by_others
 
@@ -61,6 +61,21 @@ class ImageData(TaskData[LabelledImages]):
     @property
     def classes(self) -> tuple[str, ...]:
         return self.splits.train.classes
+
+    def order(self, epoch: int) -> EpochOrder:
+        if self.recipe.sampling != "balanced":
+            return super().order(epoch)
+        size, repeats = self.splits.epoch_size, self.recipe.repeats
+        return balanced_order(self.splits.train.labels, self.recipe.seed, epoch, size=size, repeats=repeats)
+
+    def class_weights(self) -> Tensor | None:
+        """Of each class in the loss; their mean over the training images is 1."""
+        power = {"none": 0.0, "inverse-sqrt": 0.5, "balanced": 1.0}[self.recipe.class_weights]
+        if not power:
+            return None
+        labels = torch.from_numpy(self.splits.train.labels)
+        weights = labels.bincount(minlength=len(self.classes)).double() ** -power
+        return (weights / weights[labels].mean()).float()
 
     def augmentation(self) -> BatchAugment:
         """What is done to a training batch, by the device or by workers."""

@@ -55,6 +55,29 @@ class MixingFields:
 
 
 @dataclass(frozen=True, kw_only=True)
+class BalanceFields:
+    """Classes that have few images, and what selects the weights."""
+
+    class_weights: str = option(
+        "none",
+        "weight of an image in the loss by how many its class has: all alike, one over the number, or over its root",
+        choices=("none", "balanced", "inverse-sqrt"),
+    )
+    sampling: str = option(
+        "shuffled",
+        "images of an epoch: each once, or every class as often as the others",
+        choices=("shuffled", "balanced"),
+        change="never",
+    )
+    select_by: str = option(
+        "top1",
+        "what weights are selected by on val: top-1, balanced accuracy, macro F1 or the loss",
+        choices=("top1", "balanced", "f1", "loss"),
+        change="never",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class DistillFields:
     """Learning from a teacher."""
 
@@ -65,7 +88,7 @@ class DistillFields:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassificationRecipe(DistillFields, MixingFields, CropFields, LabelFields, Recipe):
+class ClassificationRecipe(BalanceFields, DistillFields, MixingFields, CropFields, LabelFields, Recipe):
     """One run of a classifier, completely. Its defaults are DeiT's recipe for ImageNet as ConViT used it."""
 
     task: ClassVar[str] = "classification"
@@ -79,10 +102,18 @@ class ClassificationRecipe(DistillFields, MixingFields, CropFields, LabelFields,
         super().__post_init__()
         if self.patch_size and self.image_size % self.patch_size:
             raise ValueError(f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}")
+        if self.sampling == "balanced" and self.class_weights != "none":
+            raise ValueError(
+                f"sampling balanced with class_weights {self.class_weights} would count rare classes twice; choose one"
+            )
         if self.mixes and self.batch % 2:
             raise ValueError(f"mixup and cutmix work on pairs: batch {self.batch} must be even")
         if (self.distillation == "none") != (not self.teacher):
             raise ValueError("distillation and teacher belong together: give both, or neither")
+
+    @property
+    def selection(self) -> str:
+        return self.select_by
 
     @property
     def mixes(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from nearsight.analysis import inspectable, looking, walk
 from nearsight.analysis.figures.training import curves_of, draw_gates, draw_nonlocality
 from nearsight.analysis.views import GlobalView
 from nearsight.classification.data import ImageData
+from nearsight.classification.measures import ClassCounts
 from nearsight.datasets.labelled import LabelledImages
 from nearsight.engine.task import ProcessContext
 from nearsight.images.imageset import BadImage
@@ -73,12 +75,21 @@ def _confusion_page(probabilities: Tensor, labels: Tensor, data: ImageData, spli
     count = len(data.classes)
     counts = torch.zeros(count, count, dtype=torch.int64)
     counts.index_put_((labels, probabilities.argmax(dim=1)), torch.ones_like(labels), accumulate=True)
-    right, total = counts.diag(), counts.sum(dim=1)
-    rows = [("class", "images", "right")]
-    for name, hits, of in zip(data.classes, right.tolist(), total.tolist(), strict=True):
-        rows.append((name, str(of), f"{100 * hits / of:.1f} %" if of else "–"))
+    by_class = ClassCounts(counts.sum(dim=1).numpy(), counts.diag().numpy(), counts.sum(dim=0).numpy())
+    figures = by_class.per_class(data.classes)
+    rows = [("class", "images", "recall: how many are found", "precision: how many so called are right")]
+    for name in sorted(figures, key=lambda name: figures[name].get("recall", math.inf)):
+        own = figures[name]
+        rows.append((name, str(own["n"]), _with_interval(own, "recall"), _with_interval(own, "precision")))
     drawn = _picture("Confusion matrix", plots.confusion_matrix(counts.numpy(), data.classes))
-    return Page(f"By class ({split})", table=tuple(rows), pictures=(drawn,))
+    text = f"The worst first, with 95 % intervals. Of all: {by_class.words(data.classes)}."
+    return Page(f"By class ({split})", text, table=tuple(rows), pictures=(drawn,))
+
+
+def _with_interval(values: dict[str, float], name: str) -> str:
+    return (
+        f"{values[name]:.1f} % [{values[f'{name}_low']:.1f}, {values[f'{name}_high']:.1f}]" if name in values else "–"
+    )
 
 
 def _mistakes_page(probabilities: Tensor, labels: Tensor, indices: Tensor, data: ImageData, split: str) -> Page | None:

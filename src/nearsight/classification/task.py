@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from nearsight.classification.data import ImageData, open_splits
 from nearsight.classification.distillation import BothHeads, ask_teacher, distillation_term, load_teacher
+from nearsight.classification.measures import ClassCounts
 from nearsight.classification.model import build_classifier
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.datasets.labelled import LabelledImages, LabelledSplits
@@ -36,8 +37,25 @@ class Targets(NamedTuple):
     teacher: Tensor | None
 
 
+class Measured(NamedTuple):
+    """Of a split: counts of classes, the mean loss, and the percentage that is right among five guesses."""
+
+    counts: ClassCounts
+    loss: float
+    top5: float
+    labels: np.ndarray
+    """Of this process's share of the images, as `predicted` is."""
+    predicted: np.ndarray
+
+    @property
+    def values(self) -> list[tuple[str, float]]:
+        counts = self.counts
+        values = [("top1", counts.top1), ("balanced", counts.balanced), ("loss", self.loss), ("f1", counts.macro_f1)]
+        return [*values, ("top5", self.top5)] if len(counts.shown) > 5 else values
+
+
 class ClassificationTask(DataTask):
-    """Classification by any of our models or timm's; top-1 accuracy selects the weights."""
+    """Classification by any of our models or timm's."""
 
     recipe: ClassificationRecipe
     data: ImageData
@@ -55,6 +73,7 @@ class ClassificationTask(DataTask):
             raise ValueError("classification needs at least two classes; keep more with --first-classes")
         self._teacher = load_teacher(recipe, self.data.classes) if recipe.teacher else None
         self._augment = self.data.augmentation()
+        self._class_weights = self.data.class_weights()
         self._mix: BatchMix | None = None
         if recipe.mixes:
             self.batch_multiple = math.gcd(recipe.batch, _LARGEST_GROUP)
@@ -91,6 +110,8 @@ class ClassificationTask(DataTask):
         self._context = context
         for module in filter(None, (self._augment, self._mix, self._teacher)):
             module.to(context.device)
+        if self._class_weights is not None:
+            self._class_weights = self._class_weights.to(context.device)
         if compiles(self.recipe, context.device):
             self._augment.compile(dynamic=False)  # hundreds of small operations become a few
             if self._mix is not None:
@@ -117,7 +138,12 @@ class ClassificationTask(DataTask):
         targets: Targets = batch.targets
         # Mixed targets are smoothed already.
         smoothing = 0.0 if self._mix is not None else self.recipe.label_smoothing
-        loss = F.cross_entropy(by_label, targets.labels, label_smoothing=smoothing)
+        weights = self._class_weights
+        if weights is None:
+            loss = F.cross_entropy(by_label, targets.labels, label_smoothing=smoothing)
+        else:  # torch's own mean is over the weights of a micro-batch: it would depend on how the batch is cut
+            losses = F.cross_entropy(by_label, targets.labels, weights, reduction="none", label_smoothing=smoothing)
+            loss = losses.mean()
         if targets.teacher is None:
             return loss
         share = self.recipe.distill_weight
@@ -133,21 +159,31 @@ class ClassificationTask(DataTask):
             yield logits.float(), batch.indices
 
     def evaluate(self, model: nn.Module, split: str, context: ProcessContext) -> Iterable[tuple[str, float]]:
-        sums = torch.zeros(4, dtype=torch.float64, device=context.device)  # images, loss, right, right among five
-        deep = min(5, self.num_classes)
+        return self.measure(model, split, context).values
+
+    def measure(self, model: nn.Module, split: str, context: ProcessContext) -> Measured:
+        """Every process has a share of the split."""
+        sums = torch.zeros(2, dtype=torch.float64, device=context.device)  # loss, right among five
         all_labels = torch.from_numpy(self.data.split(split).labels).to(context.device)
+        pairs = []
         for logits, indices in self.logits(model, split, context):
             labels = all_labels[indices]
-            right = logits.topk(deep, dim=1).indices == labels[:, None]
-            loss = F.cross_entropy(logits, labels, reduction="sum")
-            counts = (labels.new_tensor(len(right)), loss, right[:, 0].sum(), right.any(dim=1).sum())
-            sums += torch.stack([count.double() for count in counts])
-        World(context.rank, context.world_size).sum(sums)
-        count, loss_sum, top1, top5 = sums.tolist()
-        yield "top1", 100 * top1 / count
-        if self.num_classes > 5:
-            yield "top5", 100 * top5 / count
-        yield "loss", loss_sum / count
+            best = logits.topk(min(5, self.num_classes), dim=1).indices
+            right = (best == labels[:, None]).sum()
+            sums += torch.stack([F.cross_entropy(logits, labels, reduction="sum").double(), right.double()])
+            pairs.append(torch.stack([labels, best[:, 0]]))
+        own = torch.cat(pairs, dim=1).cpu().numpy() if pairs else np.empty((2, 0), dtype=np.int64)
+        by_class = torch.from_numpy(ClassCounts.of(own[0], own[1], self.num_classes).columns).to(context.device)
+        world = World(context.rank, context.world_size)
+        world.sum(sums)
+        world.sum(by_class)
+        counts = ClassCounts(*by_class.cpu().numpy())
+        loss, among_five = (sums / counts.shown.sum()).tolist()
+        return Measured(counts, loss, 100 * among_five, own[0], own[1])
+
+    def remarks(self, model: nn.Module, context: ProcessContext) -> list[str]:
+        split = "test" if self.has_split("test") else "val"
+        return [f"{split} by class: {self.measure(model, split, context).counts.words(self.data.classes)}"]
 
     def report_pages(self, model: nn.Module, records: list[dict[str, Any]], context: ProcessContext) -> list[Page]:
         from nearsight.classification.report import classification_pages

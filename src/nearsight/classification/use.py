@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from nearsight.analysis.pictures import in_turn
 from nearsight.classification import KIND, EvalOptions, PredictOptions
 from nearsight.classification.data import open_splits
+from nearsight.classification.measures import macro_f1_interval
 from nearsight.classification.model import build_classifier
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.classification.task import ClassificationTask
@@ -56,10 +57,23 @@ def evaluate(
     place = pick_device(device)
     context = ProcessContext(place, precision=pick_precision("auto", place))
     model = trained_model(task.build_model(), folder, place)
-    values = dict(task.evaluate(model, measured, context))
+    found = task.measure(model, measured, context)
+    intervals = {**found.counts.intervals, "f1": macro_f1_interval(found.labels, found.predicted, len(classes))}
+    values: dict[str, float] = {}
+    for name, value in found.values:
+        values[name] = value
+        if name in intervals:
+            values[f"{name}_low"], values[f"{name}_high"] = intervals[name]
     bad = task.data.bad(measured).reasons
     notes = [f"unreadable, and replaced by another image of its class: {name}: {why}" for name, why in bad.items()]
-    return Evaluation(origin, shown, values, {} if data else task.data.splits.fingerprints, (*told, *notes))
+    return Evaluation(
+        origin,
+        shown,
+        values,
+        {} if data else task.data.splits.fingerprints,
+        (*told, *notes),
+        found.counts.per_class(classes),
+    )
 
 
 def _own_splits(recipe: ClassificationRecipe, classes: list[str]) -> LabelledSplits:

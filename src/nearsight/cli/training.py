@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nearsight.engine.trainer import Trainer
     from nearsight.recipes.recipe import Recipe
 
-_MOST_PROBLEMS = 5
+_MOST_PROBLEMS, _LONGEST_REMARK = 5, 1000
 _TRAIN = """Train a model on DATA, or go on with the run in --run.
 
 Settings come from a named recipe, then from --config, then from the options below. The defaults shown are those of the
@@ -172,7 +172,7 @@ def train_and_tell(
         recipe = kind.complete_recipe(recipe, folder)
         summary = train_run(recipe, folder, callbacks=callbacks, override=override, fit_batch=fit_batch)
     if main and show != "quiet":
-        _print_summary(summary, path, kind.selection, as_json=show == "json")
+        _print_summary(summary, path, recipe.selection, as_json=show == "json")
     return 0
 
 
@@ -198,6 +198,8 @@ def _print_summary(summary: dict[str, Any], path: Path, selection: str, *, as_js
         print(f"selected on val: {value} at step {selected['step']} ({weights})")
     for name, value in summary.get("test", {}).items():
         print(f"test: {measured(name, value)} (weights selected on val)")
+    for remark in summary.get("remarks", []):
+        print(printable(remark, _LONGEST_REMARK))
     for problem in summary.get("problems", [])[:_MOST_PROBLEMS]:
         print(f"unreadable image: {printable(problem)}")
     print(f"run: {printable(str(path), LONGEST_PATH)}")

@@ -1,7 +1,8 @@
 """`nearsight eval` and `nearsight predict`, for runs of every task."""
 
+import csv
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,10 +10,13 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from nearsight.cli.options import Device, Json, Raw, Run, Words, call_verb, given_options, read_words
-from nearsight.reports.words import measured
+from nearsight.reports.words import decimals, measured
 from nearsight.runs.metrics_log import json_line
 from nearsight.tasks import Evaluation, Prediction, TaskKind, all_kinds, task_kind, task_names, task_of_data
 from nearsight.text import LONGEST_PATH, printable
+
+_MOST_CLASSES = 40
+_CSV_HELP = "Also write the values to this CSV file, with a row for each class."
 
 
 def evaluate(*words: Raw) -> int:
@@ -31,6 +35,7 @@ def evaluate(*words: Raw) -> int:
         ] = "",
         device: Device = "auto",
         json: Json = False,
+        table: Annotated[Path | None, Parameter(name="--csv", help=_CSV_HELP)] = None,
         options: Any = None,
     ) -> int:
         """Measure a run's selected weights on its own data or on DATA.
@@ -52,6 +57,8 @@ def evaluate(*words: Raw) -> int:
             if not RunFolder(run).was_trained_on(found.fingerprints):
                 warning = f"warning: {RunFolder(run).recipe().data} has changed since the run was trained on it"
                 found = replace(found, notes=(*found.notes, warning))
+        if table is not None:
+            write_evaluation(found, table)
         print_evaluation(found, as_json=json)
         return 0
 
@@ -122,12 +129,41 @@ def print_evaluation(found: Evaluation, *, as_json: bool) -> None:
         print(json_line({"data": found.origin, "split": found.split, **found.values, **classes, "notes": notes}))
         return
     print(found.origin)
-    for name, value in found.values.items():
-        print(f"{found.split}: {measured(name, value)}")
-    for label, values in found.per_class.items():
-        print(f"{printable(label)}: {', '.join(measured(name, value) for name, value in values.items())}")
+    for words in with_intervals(found.values):
+        print(f"{found.split}: {words}")
+    ranked = sorted(found.per_class.items(), key=lambda item: next(iter(item[1].values())))
+    shown = found.per_class.items() if len(ranked) <= _MOST_CLASSES else ranked[:_MOST_CLASSES]
+    for label, values in shown:
+        print(f"{printable(label)}: {', '.join(with_intervals(values))}")
+    if len(ranked) > _MOST_CLASSES:
+        print(f"these are the {_MOST_CLASSES} worst of {len(ranked)} classes; --csv FILE or --json has all")
     for note in found.notes:
         print(printable(note))
+
+
+def with_intervals(values: Mapping[str, float]) -> list[str]:
+    """Values as a person reads them; `x_low` and `x_high` are the ends of the 95 % interval of `x`."""
+    ends = {f"{name}_{end}" for name in values for end in ("low", "high")}
+    told = []
+    for name, value in values.items():
+        if name in ends:
+            continue
+        interval = [f"{values[end]:.{decimals(name)}f}" for end in (f"{name}_low", f"{name}_high") if end in values]
+        told.append(measured(name, value) + (f" [{', '.join(interval)}]" if interval else ""))
+    return told
+
+
+def write_evaluation(found: Evaluation, path: Path) -> None:
+    """A CSV file: a row of all images, whose class is empty, and one of each class."""
+    rows = [{"class": "", **found.values}, *({"class": name, **values} for name, values in found.per_class.items())]
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    try:
+        with path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+            table = csv.DictWriter(file, columns)
+            table.writeheader()
+            table.writerows(rows)
+    except OSError as error:
+        raise ValueError(f"--csv: {path} cannot be written ({error.strerror}); choose another file") from error
 
 
 def print_predictions(predictions: Iterable[Prediction], *, as_json: bool) -> bool:

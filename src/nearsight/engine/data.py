@@ -24,7 +24,6 @@ from nearsight.recipes.recipe import R, Recipe
 from nearsight.reports.page import Page
 from nearsight.runs.exits import DataLoadingError
 from nearsight.runs.layout import WHOLE_TRAIN
-from nearsight.tasks import task_kind
 
 _LARGEST_RESIDENT = 2 * 2**30  # bytes of images that are kept on the device by default
 _OBSERVED = 32  # validation images that attention is measured on at each evaluation
@@ -130,8 +129,7 @@ class DataTask:
 
     @property
     def selection(self) -> str:
-        """As the task's kind says, which the verbs read as well."""
-        return task_kind(self.recipe.task).selection
+        return self.recipe.selection
 
     @property
     def stays_on_device(self) -> bool:
@@ -184,6 +182,9 @@ class DataTask:
             return ()
         images = next(iter(self.data.eval_batches("val", context))).images[:_OBSERVED]
         return attention_record(model, images).items()
+
+    def remarks(self, model: nn.Module, context: ProcessContext) -> list[str]:
+        return []
 
     def report_pages(self, model: nn.Module, records: list[dict[str, Any]], context: ProcessContext) -> list[Page]:
         return []

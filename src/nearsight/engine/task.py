@@ -63,7 +63,7 @@ class Task(Protocol):
 
     @property
     def selection(self) -> str:
-        """Name of the evaluated value, larger is better, that decides which checkpoint is best: its kind's."""
+        """Name of the evaluated value that decides which checkpoint is best: the larger the better, but for `loss`."""
 
     @property
     def stays_on_device(self) -> bool:
@@ -116,6 +116,9 @@ class Task(Protocol):
         Every process calls it with its share of the split, and gets the same values: ``World.sum`` adds up what each
         has counted, ``World.gather`` brings together what cannot be added. It leaves the model in evaluation mode.
         """
+
+    def remarks(self, model: nn.Module, context: ProcessContext) -> list[str]:
+        """Sentences about the selected model, beside the figures of the finished run. Every process calls it."""
 
     def observe(self, model: nn.Module, context: ProcessContext) -> Iterable[tuple[str, Any]]:
         """Named lists that describe the model's state (gates, nonlocality), logged with each evaluation.

@@ -239,8 +239,11 @@ class Trainer:
             value = values.get(f"{prefix}val_{selection}")
             if value is not None and not math.isfinite(value):
                 self.note(f"warning: {prefix}val_{selection} is {value}: weights are not selected by it")
+            if value is None:
+                continue
             last = self.recipe.select == "last" and weights == (AVERAGE if self.state.averaged else MODEL)
-            if value is not None and (last or value >= (self.progress.best or {"value": float("-inf")})["value"]):
+            sign, best = -1 if selection == "loss" else 1, self.progress.best
+            if last or sign * value >= (sign * best["value"] if best else float("-inf")):
                 self.progress.best = {"step": self.progress.step, "value": value, "weights": weights}
 
     def _save_due(self) -> bool:

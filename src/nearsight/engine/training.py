@@ -114,6 +114,7 @@ def _finish(trainer: Trainer, world: World) -> dict[str, Any]:
         "skipped_steps": trainer.progress.skipped,
         "seconds": round(trainer.clock.seconds, 1),
         "world_size": world.size,
+        "remarks": task.remarks(model, trainer.context),
         "problems": task.problems(),
     }
     if measured is not None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from nearsight.images.imageset import BadImageLog, TooManyBadImages
-from nearsight.randomness import permutation, sample_keys
+from nearsight.randomness import CLASS_STREAM, ROUND_STREAM, hash32, permutation, sample_keys
 
 MakeBatch = Callable[[np.ndarray, np.ndarray, dict[str, str]], dict[str, Tensor]]
 """(indices [b], augmentation keys [b], where to note unreadable images) → the batch, tensors by name."""
@@ -100,6 +100,37 @@ def epoch_order(
     )
     indices, showing = orders[cycles - cycles[0], slots // repeats], slots % repeats
     return EpochOrder(indices, showing, sample_keys(seed, places // count, indices, showing))
+
+
+def balanced_order(labels: np.ndarray, seed: int, epoch: int, *, size: int, repeats: int = 1) -> EpochOrder:
+    """The order of one epoch that shows every class as often: a pure function of its arguments, as `epoch_order` is.
+
+    Rounds follow one another through the epochs. A round shows one image of each class, in an order of its own; a class
+    shows all of its images, in a new order, before one comes again. With repeated augmentation an image takes `repeats`
+    places of the epoch, side by side.
+    """
+    members = [found for label in range(int(labels.max()) + 1) if len(found := np.flatnonzero(labels == label))]
+    places = np.arange(epoch * size, (epoch + 1) * size, dtype=np.int64)
+    slots, showing = np.divmod(places, repeats)
+    rounds, turns = np.divmod(slots, len(members))
+    first = int(rounds[0])
+    each = np.arange(first, int(rounds[-1]) + 1)
+    order = _shuffled(len(members), seed, ROUND_STREAM, each)[rounds - first, turns]  # which class
+    indices, passes = np.empty_like(slots), np.empty_like(slots)
+    for place, own in enumerate(members):
+        shown = np.flatnonzero(order == place)
+        passes[shown], within = np.divmod(rounds[shown], len(own))
+        start, end = each[0] // len(own), each[-1] // len(own)
+        orders = _shuffled(len(own), seed, CLASS_STREAM, np.arange(start, end + 1), place)
+        indices[shown] = own[orders[passes[shown] - start, within]]
+    return EpochOrder(indices, showing, sample_keys(seed, passes, indices, showing))
+
+
+def _shuffled(count: int, seed: int, stream: int, numbers: np.ndarray, *key: int) -> np.ndarray:
+    """[len(numbers), count]: for each number a permutation of range(count) of its own."""
+    positions = np.arange(count, dtype=np.int64)
+    high, low = (hash32(seed, stream, numbers[:, None], *key, positions, half) for half in (0, 1))
+    return np.argsort((high << 31) | (low >> 1), axis=1, kind="stable")
 
 
 class _Batches(Dataset):

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 from nearsight.recipes.fields import TINY, check_fields, check_numbers, option
 from nearsight.recipes.foreign import check_model
+from nearsight.tasks import task_kind
 from nearsight.untrusted.limits import IMAGE_SIZE
 
 R = TypeVar("R", bound="Recipe")
@@ -205,6 +206,11 @@ class Recipe(MachineFields, RunFields, OptimFields, AugmentFields, ModelFields, 
             )
         if self.micro_batch and self.batch % self.micro_batch:
             raise ValueError(f"batch {self.batch} is not a multiple of micro_batch {self.micro_batch}")
+
+    @property
+    def selection(self) -> str:
+        """The evaluated value that decides which weights are kept: the larger the better, but for `loss`."""
+        return task_kind(self.task).selection
 
     @property
     def peak_lr(self) -> float:

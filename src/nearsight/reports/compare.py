@@ -14,8 +14,7 @@ from typing import Any
 from nearsight.recipes.recipe import Recipe
 from nearsight.reports.words import measure_words
 from nearsight.runs.folder import RunFolder
-from nearsight.runs.layout import DATA, DONE
-from nearsight.tasks import task_kind
+from nearsight.runs.layout import DATA, DONE, NOT_READ
 from nearsight.text import typed, value_words
 
 _MOST_IN_A_LABEL = 3
@@ -79,8 +78,10 @@ def compare_runs(runs: Sequence[str | Path], measure: str = "") -> Comparison:
         raise ValueError(f"runs of different tasks have no measure in common: {told}")
     summaries = [_summary(run) for run in runs]
     described = [_setting(recipe, data) for recipe, data in zip(recipes, _data_names(runs, recipes), strict=True)]
-    selection = task_kind(recipes[0].task).selection
+    selection = recipes[0].selection
     measure = measure or _default_measure(summaries, selection)
+    if measure == _SELECTED and len(measures := {recipe.selection for recipe in recipes}) > 1:
+        raise ValueError(f"the runs' weights are selected by different measures on val: {', '.join(sorted(measures))}")
     values = [_value(run, summary, measure) for run, summary in zip(runs, summaries, strict=True)]
     groups: dict[str, dict[int, int]] = {}  # by setting: seed → index of its run
     notes = []
@@ -163,7 +164,9 @@ def _check_distinct(runs: Sequence[str | Path]) -> None:
 
 def _data_names(runs: Sequence[str | Path], recipes: Sequence[Recipe]) -> list[str]:
     """What each run learned from: the same name for the same fingerprint, wherever it lay, and only for that."""
-    identities = [json.dumps(RunFolder(run).read_json(DATA), sort_keys=True) for run in runs]
+    records = [RunFolder(run).read_json(DATA) or {} for run in runs]
+    splits = [{name: value for name, value in record.items() if name != NOT_READ} for record in records]
+    identities = [json.dumps(identity, sort_keys=True) for identity in splits]
     names: dict[str, str] = {}
     taken: list[str] = []
     for identity, recipe in zip(identities, recipes, strict=True):

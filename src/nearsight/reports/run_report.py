@@ -64,6 +64,7 @@ def _overview(recipe: Recipe, summary: dict[str, Any], selection: str) -> tuple[
         rows.append(("selected on val", measured(selection, selected["value"])))
         rows.append(("selected at", f"step {selected['step']:,}, {weights_words(selected['weights'])}"))
     rows += [("test", measured(name, value)) for name, value in summary.get("test", {}).items()]
+    rows += [("in short", remark) for remark in summary.get("remarks", [])]
     rows.append(("updates", f"{summary['steps']:,}, {summary['skipped_steps']} skipped"))
     rows += [("time", f"{summary['seconds']:,.0f} s"), ("seed", str(recipe.seed))]
     rows += [("problem with data", problem) for problem in summary.get("problems", [])[:20]]

@@ -25,7 +25,8 @@ def decimals(name: str) -> int:
 
 def measured(name: str, value: float) -> str:
     """A measure by name, rounded, with its unit where it has one."""
-    percents, rounded = _percents(), f"{value:.{decimals(name)}f}"
+    percents = _percents()
+    rounded = str(value) if isinstance(value, int) else f"{value:.{decimals(name)}f}"
     return f"{percents[name]} {rounded} %" if name in percents else f"{name} {rounded}"
 
 
