@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from nearsight.cli import demo_classification as demo
 from nearsight.intervals import accuracies, seeds_interval
 
 SEED = 0
@@ -38,19 +39,7 @@ DIGESTS = {
 }
 ALIKE = 0.95  # pictures whose 16×16 miniatures correlate above this stay together
 STEPS = 820  # batches of 64: 20 epochs of all training pictures
-SHARED: dict[str, Any] = {
-    "image_size": 40, "batch": 64, "lr_batch": 0, "crop_scale": 0.4, "randaugment_ops": 0, "erasing": 0.0,
-    "mixup": 0.0, "cutmix": 0.0, "drop_path": 0.0, "ema": 0.0, "device": "cpu", "select": "last", "report": False,
-    "save_minutes": 1.0, "keep": 1,
-}  # fmt: skip
-_SIZE, _PATCH = {"width": 108, "depth": 5}, {"patch_size": 8}
-# The learning rates were chosen on val. The CNN costs about half as much a picture and sees twice as many.
-ROWS: dict[str, dict[str, Any]] = {
-    "convit": {"model": "convit_nano_64", "model_options": {**_SIZE, "num_gated_blocks": 3}, **_PATCH, "lr": 5e-4},
-    "vit": {"model": "deit_nano_64", "model_options": _SIZE, **_PATCH, "lr": 1e-3},
-    "cnn": {"model": "resnet26", "model_options": {"width_multiplier": 0.25}, "lr": 2e-3},
-}  # fmt: skip
-TWICE_AS_LONG = ("cnn",)
+ROWS = {name.lower(): name for name in demo.ROWS}
 DRAWS = 10_000
 
 
@@ -147,10 +136,10 @@ def _unit(images: np.ndarray) -> np.ndarray:
 
 
 def settings(row: str, seed: int, num_train: int) -> dict[str, Any]:
-    """What a run changes of the recipe `small`. The number of batches is the same for every share."""
-    epochs = STEPS * (2 if row in TWICE_AS_LONG else 1) / (num_train // SHARED["batch"])
-    length = {"epochs": epochs, "warmup_epochs": 0.05 * epochs, "eval_every": epochs / 5}
-    return {**SHARED, **ROWS[row], **length, "seed": seed}
+    """The demo's, with the same number of batches for every share, and less kept."""
+    epochs = STEPS / (num_train // demo.SETTINGS["batch"])
+    own = demo.settings(ROWS[row], seed, epochs)
+    return {**own, "eval_every": own["epochs"] / 5, "device": "cpu", "report": False, "keep": 1}
 
 
 def train_row(folder: Path, row: str, seed: int, share: int) -> None:
@@ -200,16 +189,17 @@ def correct_of_run(run: Path, pictures: Pictures) -> np.ndarray:
 
 def neighbours(pictures: Pictures) -> dict[str, np.ndarray]:
     """The nearest neighbour on 12×12 pixels, and ridge regression with a Gaussian kernel on 16×16 (chosen on val)."""
+    from nearsight.datasets.named import open_clothing
+
     train, test = pictures.parts["train"], pictures.parts["test"]
     targets, truth = pictures.labels[train], pictures.labels[test]
-    pixels = pictures.small(12).reshape(len(pictures.labels), -1).astype(np.float64) / 255
-    nearest = targets[_distances(pixels[test], pixels[train]).argmin(1)]
     pixels = pictures.small(16).reshape(len(pictures.labels), -1).astype(np.float64) / 255
     among = _distances(pixels[train], pixels[train])
     width, one_hot = np.median(among), np.eye(len(pictures.classes))[targets]
     weights = np.linalg.solve(np.exp(-among / width) + 0.3 * np.eye(len(train)), one_hot - one_hot.mean(0))
     scores = np.exp(-_distances(pixels[test], pixels[train]) / width) @ weights + one_hot.mean(0)
-    found = {"nearest neighbour": nearest, "kernel ridge": scores.argmax(1)}
+    sets = open_clothing()
+    found = {"nearest neighbour": demo.nearest_neighbour(sets["train"], sets["test"]), "kernel ridge": scores.argmax(1)}
     return {name: (guess == truth).astype(int)[None] for name, guess in found.items()}
 
 

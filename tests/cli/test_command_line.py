@@ -15,7 +15,6 @@ from pictures import make_folder
 from verbs import nearsight
 
 from nearsight.classification.recipe import CLASSIFICATION_RECIPES
-from nearsight.cli.demo import compare_two
 from nearsight.cli.options import given_options, option_class
 from nearsight.cli.using import print_evaluation, print_predictions, write_evaluation
 from nearsight.recipes.files import thaw
@@ -277,19 +276,6 @@ def test_help_does_not_import_torch():
     for words in (["--help"], ["train", "--help"], ["train", "bccd", "--help"], ["predict", "--help"], ["recipes"]):
         code = f"import sys; from nearsight.cli.verbs import app; app({words}); sys.exit('torch' in sys.modules)"
         assert subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL).returncode == 0, words
-
-
-def _summaries(convit: float, vit: float) -> dict:
-    return {"ConViT": {"test": {"top1": convit}}, "ViT": {"test": {"top1": vit}}}
-
-
-def test_the_demo_claims_no_more_than_it_saw():
-    assert "10.0 points ahead" in compare_two(_summaries(60.0, 50.0), 372)
-    assert "more than chance" in compare_two(_summaries(60.0, 50.0), 372)
-    assert "chance alone could explain this" in compare_two(_summaries(51.0, 50.0), 372)
-    behind = compare_two(_summaries(45.0, 50.0), 372)
-    assert "5.0 points behind" in behind
-    assert "does not show here" in behind
 
 
 def test_a_long_path_is_shown_whole(capsys):

@@ -14,10 +14,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from nearsight.bench.measure import environment
+from nearsight.classification.correct import correct_pictures
 from nearsight.classification.data import open_splits
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.classification.task import ClassificationTask
@@ -32,7 +32,6 @@ from nearsight.reproduce.experiment import PlannedRun, load_experiment
 from nearsight.runs.exits import die_with_parent, reported
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import DONE, ENVIRONMENT
-from nearsight.weights import trained_model
 
 
 def main() -> None:
@@ -131,21 +130,6 @@ def at_start(task: ClassificationTask) -> dict[str, Any]:
 
 def _rounded(value: Any) -> Any:
     return round(value, 4) if isinstance(value, float) else value
-
-
-@torch.no_grad()
-def correct_pictures(task: ClassificationTask, split: str, folder: RunFolder) -> np.ndarray:
-    """[pictures] True for each picture that the run's weights name rightly, in the order of the split."""
-    place = pick_device(task.recipe.device)
-    precision = pick_precision(task.recipe.precision, place)
-    model = trained_model(task.build_model(), folder, place)
-    correct = np.zeros(len(task.data.split(split)), dtype=bool)
-    labels = torch.from_numpy(task.data.split(split).labels).to(place)
-    for batch in task.data.eval_batches(split, ProcessContext(place, precision=precision)):
-        with torch.autocast(place.type, precision, enabled=precision != torch.float32):
-            chosen = model(batch.images).argmax(dim=1)
-        correct[batch.indices.cpu().numpy()] = (chosen == labels[batch.indices]).cpu().numpy()
-    return correct
 
 
 if __name__ == "__main__":
