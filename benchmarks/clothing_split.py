@@ -1,6 +1,6 @@
-"""ConViT, a plain ViT and a CNN on a split of the bundled clothing pictures with the same mix of classes everywhere.
+"""ConViT, a plain ViT and a CNN on the bundled clothing pictures, beside two methods without training.
 
-    PYTHONPATH=src python benchmarks/clothing_split.py split              # who is in train, val and test; the files
+    PYTHONPATH=src python benchmarks/clothing_split.py split              # files of all pictures and of shares
     PYTHONPATH=src python benchmarks/clothing_split.py train CONVIT 0     # one run; also VIT and CNN, seeds from 0 on
     PYTHONPATH=src python benchmarks/clothing_split.py train VIT 0 --share 10
     PYTHONPATH=src python benchmarks/clothing_split.py evaluate           # the finished runs, on the test pictures
@@ -37,79 +37,45 @@ DIGESTS = {
     "train 30 %": "94fea7f4b788070d04fdd77df002d696fdccda861b59d6315f09c75db0050ae7",
     "train 10 %": "928462c66ae1f4581b45cb4141e68d2c7a0fd34a0c0dc55779009eef71621459",
 }
-ALIKE = 0.95  # pictures whose 16×16 miniatures correlate above this stay together
 STEPS = 820  # batches of 64: 20 epochs of all training pictures
 ROWS = {name.lower(): name for name in demo.ROWS}
 DRAWS = 10_000
 
 
 class Pictures:
-    """All bundled pictures in one: pixels, labels, names, and the indices of every part, sorted by name."""
+    """The bundled pictures: pixels, labels, names, and the indices of every part, by name."""
 
     def __init__(self) -> None:
         from nearsight.datasets.named import open_clothing
 
-        sets = list(open_clothing().values())
-        self.classes = sets[0].classes
-        self.pixels = np.stack([images.read(index) for images in sets for index in range(len(images))])
-        self.labels = np.concatenate([images.labels for images in sets])
-        self.names = [name for images in sets for name in images.names]
-        self.parts = self._parts(self._groups())
+        sets = open_clothing()
+        every = list(sets.values())
+        self.classes = every[0].classes
+        self.pixels = np.stack([images.read(index) for images in every for index in range(len(images))])
+        self.labels = np.concatenate([images.labels for images in every])
+        self.names = [name for images in every for name in images.names]
+        ends = np.cumsum([len(images) for images in every])
+        self.parts = {part: np.arange(end - len(sets[part]), end) for part, end in zip(sets, ends, strict=True)}
+        for share in SHARES[1:]:
+            self.parts[f"train {share} %"] = self._share_of_train(share)
         for part, indices in self.parts.items():
             text = "\n".join(sorted(self.names[index] for index in indices))
             if hashlib.sha256(text.encode()).hexdigest() != DIGESTS[part]:
-                raise SystemExit(f"{part} is not the part that was measured: pictures or their decoding differ")
+                raise SystemExit(f"{part} is not the part that was measured: other pictures are in it")
 
     def small(self, side: int) -> np.ndarray:
         box = Image.Resampling.BOX
         return np.stack([np.asarray(Image.fromarray(one).resize((side, side), box), np.float32) for one in self.pixels])
 
-    def _groups(self) -> np.ndarray:
-        """The lowest index of the pictures that are like each one, mirrored or not, itself among them."""
-        small = self.small(16)
-        plain, mirrored = _unit(small), _unit(small[:, :, ::-1])
-        alike = np.maximum(plain @ plain.T, plain @ mirrored.T)
-        parent = list(range(len(plain)))
-
-        def root(index: int) -> int:
-            while parent[index] != index:
-                index = parent[index]
-            return index
-
-        for one, other in np.argwhere(np.triu(alike > ALIKE, 1)).tolist():
-            parent[max(root(one), root(other))] = min(root(one), root(other))
-        return np.array([root(index) for index in range(len(plain))])
-
-    def _parts(self, group: np.ndarray) -> dict[str, np.ndarray]:
-        """Of each class a fifth is test and a tenth val, in the order of a hash of the first name of each group.
-
-        Groups with pictures of two classes stay in train.
-        """
+    def _share_of_train(self, share: int) -> np.ndarray:
+        """The first of each class, in the order of a hash of their names."""
         from nearsight.images.imageset import name_ranks
 
-        members = {one: np.flatnonzero(group == one).tolist() for one in set(group.tolist())}
-        key = {one: min(self.names[index] for index in of_one) for one, of_one in members.items()}
-        rank = dict(zip(key, name_ranks(key.values(), SEED), strict=True))
-        part = np.full(len(group), "train", dtype="<U5")
+        train, rank, kept = self.parts["train"], name_ranks(self.names, SEED + 1), []
         for label in range(len(self.classes)):
-            count = int((self.labels == label).sum())
-            free = [one for one, of_one in members.items() if set(self.labels[of_one].tolist()) == {label}]
-            order = iter(sorted(free, key=lambda one: (rank[one], key[one])))
-            for name, wanted in (("test", round(0.2 * count)), ("val", round(0.1 * count))):
-                taken = 0
-                while taken < wanted:
-                    of_one = members[next(order)]
-                    part[of_one] = name
-                    taken += len(of_one)
-        parts = {name: self._by_name(np.flatnonzero(part == name)) for name in ("train", "val", "test")}
-        own = name_ranks(self.names, SEED + 1)
-        for share in SHARES[1:]:
-            kept = []
-            for label in range(len(self.classes)):
-                of_class = parts["train"][self.labels[parts["train"]] == label]
-                kept.append(of_class[np.argsort(own[of_class])[: max(1, round(share / 100 * len(of_class)))]])
-            parts[f"train {share} %"] = self._by_name(np.concatenate(kept))
-        return parts
+            of_class = train[self.labels[train] == label]
+            kept.append(of_class[np.argsort(rank[of_class])[: max(1, round(share / 100 * len(of_class)))]])
+        return self._by_name(np.concatenate(kept))
 
     def _by_name(self, indices: np.ndarray) -> np.ndarray:
         return indices[np.argsort(np.array(self.names)[indices])]
@@ -127,12 +93,6 @@ class Pictures:
             )  # fmt: skip
         names = {part: [self.names[index] for index in indices] for part, indices in self.parts.items()}
         (folder / "split.json").write_text(json.dumps(names, indent=1) + "\n")
-
-
-def _unit(images: np.ndarray) -> np.ndarray:
-    rows = images.reshape(len(images), -1).astype(np.float64)
-    rows -= rows.mean(1, keepdims=True)
-    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
 def settings(row: str, seed: int, num_train: int) -> dict[str, Any]:

@@ -102,8 +102,8 @@ def test_the_bundled_pictures_stand_in_and_it_is_said_why(run_folder, tmp_path, 
     assert "bundled photographs of clothing (the run's own cannot be used: /gone/far" in capsys.readouterr().err
     assert call("convit_nano_32", "--images", "1") == 0
     assert capsys.readouterr().err == "pictures: the bundled photographs of clothing\n"
-    with pytest.raises(ValueError, match="there are 372 pictures, not 373"):
-        call("convit_nano_32", "--images", "373")
+    with pytest.raises(ValueError, match="there are 760 pictures, not 761"):
+        call("convit_nano_32", "--images", "761")
 
 
 def test_the_table_and_averages_are_of_the_pictures_that_are_named(tmp_path):
