@@ -70,8 +70,8 @@ def _die_when_restored(asked: bool) -> None:
     """Between opening the log and the first step."""
     restore = engine.Trainer.restore
 
-    def restored(self) -> None:
-        restore(self)
+    def restored(self, **options) -> None:
+        restore(self, **options)
         os.kill(os.getpid(), signal.SIGKILL)
 
     if asked:

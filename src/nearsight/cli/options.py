@@ -24,7 +24,12 @@ Run = Annotated[Path, Parameter(help="Folder of the run.")]
 Device = Annotated[str, Parameter(help="cpu, cuda, mps; auto takes the best there is.")]
 Json = Annotated[bool, Parameter(negative="", help="Print JSON.")]
 Override = Annotated[
-    bool, Parameter(negative="", help="Let a resumed run change settings that alter what is learned, such as lr.")
+    bool,
+    Parameter(
+        negative="",
+        help="Let a resumed run change settings that alter what is learned, such as lr, or go on without the weights "
+        "that were selected, where they are lost.",
+    ),
 ]
 Show = Annotated[Literal["auto", "plain", "json", "quiet"], Parameter(help="How to report progress.")]
 Pretrained = Annotated[bool, Parameter(negative="", help="Fetch the weights of a `timm:` model from the network.")]

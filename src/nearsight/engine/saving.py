@@ -61,8 +61,12 @@ class CheckpointSaver:
         if self.world.is_main:
             self.log.flush()
 
-    def resume(self, step: TrainStep) -> Progress:
-        """Load the newest good checkpoint, log included; a fresh start where there is none."""
+    def resume(self, step: TrainStep, *, total_steps: int, override: bool = False) -> Progress:
+        """Load the newest good checkpoint, log included; a fresh start where there is none.
+
+        ``DiskError`` where the selected weights are lost: the run cannot end as it would have. With ``override`` it
+        goes on nevertheless, if steps are left, and selects among the weights to come.
+        """
         checkpoint = self._newest()
         if checkpoint is None:
             if self.world.is_main:
@@ -79,6 +83,8 @@ class CheckpointSaver:
         scale, growth = checkpoint.state["scale"]
         step.scale.fill_(scale)
         step.growth.fill_(growth)
+        if self._selected_is_lost(progress, may_go_on=override and checkpoint.step < total_steps):
+            progress.best = None
         self._best_saved = progress.best
         if self.world.is_main:
             self.log.restore(checkpoint.files[METRICS])
@@ -86,6 +92,27 @@ class CheckpointSaver:
             if progress.best is not None:
                 self.store.point(BEST, progress.best["step"])
         return progress
+
+    def _selected_is_lost(self, progress: Progress, *, may_go_on: bool) -> bool:
+        """Whether the checkpoint that was selected is damaged or gone, as the main process finds."""
+        lost = False
+        best = progress.best
+        if self.world.is_main and best is not None and best["step"] != progress.step:
+            try:
+                self.store.load(best["step"])
+            except DiskError as error:
+                if not may_go_on:
+                    raise DiskError(
+                        f"the weights that were selected at step {best['step']} are lost: {error}. Put that checkpoint "
+                        f"back from a copy. With --override (and more --epochs where no steps are left) the run goes "
+                        f"on from step {progress.step} and selects among the weights to come"
+                    ) from error
+                self.note(
+                    f"warning: the weights selected at step {best['step']} are lost ({error}); weights are selected "
+                    f"anew from step {progress.step} on"
+                )
+                lost = True
+        return bool(self.world.broadcast(lost))
 
     def _newest(self) -> Checkpoint | None:
         """The main process chooses (and cleans up after killed writers), the others read what it chose."""

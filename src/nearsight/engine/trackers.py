@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nearsight.recipes.recipe import Recipe
 from nearsight.runs.layout import TENSORBOARD, WANDB_ID
+from nearsight.runs.plain_paths import plain
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -33,7 +34,7 @@ class TensorBoardTracker:
     """On resume, its first step replaces what the killed run wrote from that step on."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = str(folder / TENSORBOARD)
+        self._folder = str(plain(folder / TENSORBOARD))
         self._writer: SummaryWriter | None = None
 
     def log(self, values: dict[str, float], step: int) -> None:
@@ -59,7 +60,7 @@ class WandbTracker:
         self._run = wandb.init(
             project="nearsight",
             config=recipe.as_dict(),
-            dir=str(folder),
+            dir=str(plain(folder / "wandb").parent),
             name=folder.name,
             id=_lasting_id(folder / WANDB_ID),
             resume="allow",
@@ -75,7 +76,7 @@ class WandbTracker:
 
 def _lasting_id(file: Path) -> str:
     """A random id, made once for a folder: by the folder's name W&B would mix runs of equal names."""
-    if not file.exists():
+    if not plain(file).exists():
         file.write_text(secrets.token_hex(4) + "\n")
     return file.read_text().strip()
 

@@ -64,9 +64,12 @@ class Trainer:
         """Close the run's files."""
         self.saver.log.release()
 
-    def restore(self) -> None:
-        """Load the folder's newest good checkpoint, where there is one. Before ``run``."""
-        self.progress = self.saver.resume(self.train_step)
+    def restore(self, *, override: bool = False) -> None:
+        """Load the folder's newest good checkpoint, where there is one. Before ``run``.
+
+        With ``override`` it goes on though the weights that were selected are lost.
+        """
+        self.progress = self.saver.resume(self.train_step, total_steps=self.total_steps, override=override)
         step, steps = self.progress.step, self.task.steps_per_epoch
         if step > self.total_steps:
             raise ValueError(

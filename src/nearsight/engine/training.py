@@ -14,8 +14,8 @@ from nearsight.engine.state import batch_norms
 from nearsight.engine.task import Task, evaluated
 from nearsight.engine.trainer import Trainer
 from nearsight.recipes.recipe import Recipe
-from nearsight.runs.exits import stop_on_signals
-from nearsight.runs.folder import RunFolder
+from nearsight.runs.exits import DiskError, stop_on_signals
+from nearsight.runs.folder import RunFolder, Selected
 from nearsight.runs.identity import DataRecord, check_run, finished_summary, record_run
 from nearsight.runs.layout import DONE, REPORT
 from nearsight.runs.metrics_log import spelled
@@ -78,11 +78,13 @@ def train(
         report_due = recipe.report
         if world.broadcast(len(summary)):  # as the main process sees it: others may see an older state of a shared disk
             trainer.note("this run is finished; its summary is in done.json")
+            if world.is_main:
+                _require_selected(folder.selected(), summary)
             report_due = bool(world.broadcast(recipe.report and not (folder.path / REPORT).is_file()))
             if report_due:
                 _select_weights(trainer)
         else:
-            trainer.restore()
+            trainer.restore(override=override)
             if world.is_main and continues:
                 record_run(folder, recipe, data, device)  # only now: if restoring fails, the old record stays
             trainer.run()
@@ -96,11 +98,21 @@ def train(
 
 def _select_weights(trainer: Trainer) -> None:
     """Put the weights that validation selected into the model."""
-    weights = trainer.folder.selected_weights()
+    selected = trainer.folder.selected()
+    if trainer.progress.best is not None:
+        _require_selected(selected, {"selected": trainer.progress.best})
+    weights = selected.weights
     if is_sharded(trainer.state.model):
         scatter_model(trainer.state.model, weights)
     else:
         load_weights(trainer.state.model, weights, str(trainer.folder.path))
+
+
+def _require_selected(found: Selected, summary: dict[str, Any]) -> None:
+    """A ``DiskError`` where a summary's figures are of other weights than those that are found."""
+    named = summary.get("selected")
+    if named is not None and named["step"] != found.step:
+        raise DiskError(f"the figures are of step {named['step']}, and the selected weights here are of {found.step}")
 
 
 def _finish(trainer: Trainer, world: World) -> dict[str, Any]:

@@ -90,22 +90,24 @@ class RunSource:
             raise ValueError(f"{path} is a run of {kind.name}, whose models cannot be looked into")
         self.inspected = kind.inspect(self.run)
         self.num_classes: int | None = len(self.inspected.classes)
-        best = self.run.checkpoints().pointed(BEST)
+        try:
+            self._best = self.run.checkpoints().pointed(BEST)
+        except DiskError as error:
+            raise ValueError(str(error)) from error
         self.snapshots = [Snapshot(0, "before training")]
         for step in self.run.checkpoints().steps():
-            self.snapshots.append(Snapshot(step, f"step {step}" + (" (selected)" if step == best else "")))
+            self.snapshots.append(Snapshot(step, f"step {step}" + (" (selected)" if step == self._best else "")))
 
     @property
     def selected_step(self) -> int:
         """The step of the weights that are shown first."""
-        best = self.run.checkpoints().pointed(BEST)
-        return self.snapshots[-1].step or 0 if best is None else best
+        return self.snapshots[-1].step or 0 if self._best is None else self._best
 
     def load(self, step: int | None = None) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(hash32(self.inspected.recipe.seed, INITIALISATION_STREAM))
             model = self.inspected.fresh_model()
-        if step is None and len(self.snapshots) > 1:
+        if (step is None and len(self.snapshots) > 1) or (step is not None and step == self._best):
             load_weights(model, self.run.selected_weights(), self.name)
         elif step:
             try:

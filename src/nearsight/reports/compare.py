@@ -13,6 +13,7 @@ from typing import Any
 
 from nearsight.recipes.recipe import Recipe
 from nearsight.reports.words import measure_words
+from nearsight.runs.exits import DiskError
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import DATA, DONE, NOT_READ
 from nearsight.text import typed, value_words
@@ -58,7 +59,7 @@ class Comparison:
     settings: tuple[Setting, ...]
     p_values: tuple[float | None, ...]
     notes: tuple[str, ...] = ()
-    """Which runs were left out, and why."""
+    """Which runs were left out and why, and whose weights are no longer there."""
 
     @property
     def title(self) -> str:
@@ -92,6 +93,7 @@ def compare_runs(runs: Sequence[str | Path], measure: str = "") -> Comparison:
         seeds.setdefault(recipe.seed, index)
     members_of = [tuple(seeds.values()) for seeds in groups.values()]
     names = _differing([described[members[0]] for members in members_of])
+    notes += [doubt for run in runs if (doubt := _doubt(run))]
     settings = tuple(
         Setting(
             {name: described[members[0]].get(name) for name in names},
@@ -196,6 +198,18 @@ def _summary(run: str | Path) -> dict[str, Any]:
     if summary is None:
         raise ValueError(f"{run} is not finished; finish it with: {typed('resume', run)}")
     return summary
+
+
+def _doubt(run: str | Path) -> str:
+    """A sentence where the weights that a run's figures are of cannot be read any more."""
+    folder = RunFolder(run)
+    if not folder.checkpoints().steps():
+        return ""  # a record without weights, as people hand it on
+    try:
+        folder.selected()
+    except DiskError as error:
+        return f"{run}: its figures are as they were measured at its end, of weights that are lost ({error})"
+    return ""
 
 
 def _default_measure(summaries: Sequence[dict[str, Any]], selection: str) -> str:

@@ -8,6 +8,7 @@ manifest verifies: neither safetensors nor zip notice a flipped bit by themselve
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -28,6 +29,7 @@ from torch import Tensor
 from nearsight.runs.atomic_files import disk_errors, replace, sync_folder, to_json, write_new
 from nearsight.runs.exits import DiskError, NonFiniteError
 from nearsight.runs.layout import BEST, LAST, MANIFEST, STATE
+from nearsight.runs.plain_paths import plain, remove
 from nearsight.untrusted.files import read_bytes
 from nearsight.untrusted.limits import LOG_BYTES, RECORD_BYTES, WEIGHT_BYTES
 
@@ -51,7 +53,7 @@ class CheckpointStore:
     def __init__(self, folder: Path, keep: int = 2) -> None:
         if keep < 1:
             raise ValueError(f"keep must be at least 1, got {keep}")
-        self.folder = folder
+        self.folder = plain(folder)
         self.keep = keep
 
     def steps(self) -> list[int]:
@@ -81,7 +83,7 @@ class CheckpointStore:
                 self._publish(step, contents)
         self.point(LAST, step)
         with disk_errors("removing old checkpoints"):
-            self._prune()
+            self._prune(state.get(BEST))
         return self.path(step)
 
     def point(self, name: str, step: int) -> None:
@@ -90,11 +92,18 @@ class CheckpointStore:
             replace(self.folder / f"{name}.json", to_json({"step": step, "checkpoint": self.path(step).name}))
 
     def pointed(self, name: str) -> int | None:
-        """The step that ``name`` points to, or None when there is no such (readable) pointer."""
+        """The step that ``name`` points to, None when there is no such pointer; ``DiskError`` when it is damaged."""
+        path = self.folder / f"{name}.json"
         try:
-            return int(json.loads(read_bytes(self.folder / f"{name}.json", RECORD_BYTES))["step"])
-        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+            content = json.loads(read_bytes(plain(path), RECORD_BYTES))
+            step = content["step"]
+            if type(step) is not int or content["checkpoint"] != self.path(step).name:
+                raise ValueError("it does not name a checkpoint")
+        except FileNotFoundError:
             return None
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise DiskError(f"{path}: damaged ({error})") from error
+        return step
 
     def load(self, step: int) -> Checkpoint:
         """The checkpoint of ``step``, verified; ``DiskError`` names what is wrong with it."""
@@ -118,13 +127,18 @@ class CheckpointStore:
         return None
 
     def load_named(self, name: str) -> Checkpoint:
-        """What ``best`` or ``last`` points to, or the newest readable one when the pointer or its target is damaged."""
+        """What ``best`` or ``last`` points to, or the newest good one where nothing was ever pointed at.
+
+        ``DiskError`` where it is damaged or gone: figures of another checkpoint would stand under its name.
+        """
         step = self.pointed(name)
-        if step is not None and self.path(step).is_dir():
+        while step is not None:
             try:
                 return self.load(step)
-            except DiskError as error:
-                warnings.warn(f"the {name} checkpoint is damaged, using the newest instead: {error}", stacklevel=2)
+            except DiskError:
+                before, step = step, self.pointed(name)
+                if step == before:  # else a run that is going on has moved the pointer, and removed what it pointed to
+                    raise
         newest = self.load_newest()
         if newest is None:
             raise DiskError(f"{self.folder} holds no checkpoint yet")
@@ -135,7 +149,7 @@ class CheckpointStore:
         for other in self.steps():
             if other > step:
                 aside = self.path(other).with_suffix(".damaged")
-                shutil.rmtree(aside, ignore_errors=True)
+                remove(aside)
                 os.rename(self.path(other), aside)
 
     def remove_leftovers(self) -> None:
@@ -143,35 +157,37 @@ class CheckpointStore:
         if self.folder.is_dir():
             for entry in self.folder.iterdir():
                 if ".tmp-" in entry.name:
-                    shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+                    remove(entry)
 
     def _publish(self, step: int, contents: Mapping[str, bytes]) -> None:
         target = self.path(step)
         temporary = self.folder / f"{target.name}.tmp-{os.getpid()}"
         self.folder.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove(temporary)
         try:
             temporary.mkdir()
             for name, content in contents.items():
                 write_new(temporary / name, content)
             write_new(temporary / MANIFEST, to_json(_manifest(contents)))
             sync_folder(temporary)
-            if target.exists():  # damaged (a good one is not written again): it is replaced
-                shutil.rmtree(target)
+            remove(target)  # damaged (a good one is not written again): it is replaced
             os.rename(temporary, target)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         sync_folder(self.folder)
 
-    def _prune(self) -> None:
-        best = self.pointed(BEST)
+    def _prune(self, best: Mapping[str, Any] | None) -> None:
+        """Remove old checkpoints, but not the best one: that of the state that was saved, and what is pointed to."""
+        kept = {best["step"]} if best else set()
+        with contextlib.suppress(DiskError):  # a damaged pointer is written anew when the run is resumed
+            kept.add(self.pointed(BEST))
         for step in self.steps()[: -self.keep]:
-            if step != best:
+            if step not in kept:
                 # Renamed first: a kill in the middle of the removal leaves a leftover, not a damaged checkpoint.
                 doomed = self.folder / f"{self.path(step).name}.tmp-{os.getpid()}"
                 os.rename(self.path(step), doomed)
-                shutil.rmtree(doomed)
+                remove(doomed)
 
     def _verified(self, step: int) -> Checkpoint | None:
         if not self.path(step).is_dir():
@@ -222,7 +238,7 @@ def _largest(name: str) -> int:
 
 def _read(folder: Path, step: int) -> Checkpoint:
     try:
-        manifest = json.loads(read_bytes(folder / MANIFEST, RECORD_BYTES))
+        manifest = json.loads(read_bytes(plain(plain(folder) / MANIFEST), RECORD_BYTES))
         expected = {str(name): (int(entry["size"]), str(entry["sha256"])) for name, entry in manifest["files"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise DiskError(f"{folder / MANIFEST}: unreadable ({error})") from error
@@ -233,11 +249,11 @@ def _read(folder: Path, step: int) -> Checkpoint:
         if Path(name).name != name:
             raise DiskError(f"{folder / MANIFEST}: {name!r} is not a plain file name")
         try:
-            content = read_bytes(folder / name, _largest(name), exactly=size)
+            content = read_bytes(plain(folder / name), _largest(name), exactly=size)
         except OSError as error:
             raise DiskError(f"{folder / name}: {error.strerror}") from error
         except (ValueError, MemoryError) as error:
-            raise DiskError(f"{folder / name}: its content does not match MANIFEST.json ({error})") from error
+            raise DiskError(f"{folder / name}: cannot be read as MANIFEST.json says ({error})") from error
         if hashlib.sha256(content).hexdigest() != digest:
             raise DiskError(f"{folder / name}: its content does not match MANIFEST.json")
         contents[name] = content

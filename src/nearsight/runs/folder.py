@@ -13,7 +13,7 @@ import os
 import platform
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 from torch import Tensor
 
@@ -24,9 +24,17 @@ from nearsight.runs.checkpoint import CheckpointStore
 from nearsight.runs.exits import DiskError, FolderInUseError
 from nearsight.runs.layout import BEST, CHECKPOINTS, CLASSES, CONFIG, DATA, LOCK, METRICS, MODEL
 from nearsight.runs.metrics_log import read_metrics
+from nearsight.runs.plain_paths import open_own, plain
 from nearsight.text import typed
 from nearsight.untrusted.files import read_bytes
 from nearsight.untrusted.limits import RECORD_BYTES
+
+
+class Selected(NamedTuple):
+    """The weights that validation selected, the averaged ones where those were better, and their step."""
+
+    step: int
+    weights: dict[str, Tensor]
 
 
 class RunFolder:
@@ -55,7 +63,7 @@ class RunFolder:
         """The settings of the run, which must be of this kind."""
         if not self.has_config:
             raise ValueError(f"{self.path} is not a run: it has no {CONFIG}")
-        recipe = thaw(self.path / CONFIG)
+        recipe = thaw(plain(self.path / CONFIG))
         if not isinstance(recipe, kind):
             raise ValueError(f"{self.path} is a run of {recipe.task}, not of {kind.task}")
         return recipe
@@ -67,17 +75,34 @@ class RunFolder:
         """The records logged so far."""
         if not self.metrics_path.is_file():
             raise ValueError(f"{self.path} has no {METRICS}: it is not a run, or it has not started")
-        return read_metrics(self.metrics_path)
+        return read_metrics(plain(self.metrics_path))
+
+    def selected(self) -> Selected:
+        """What validation selected, verified; the newest weights of a run that has selected none yet.
+
+        ``DiskError`` where it is damaged or gone. Other weights never take its place.
+        """
+        store = self.checkpoints()
+        try:
+            checkpoint = store.load_named(BEST)
+            best = checkpoint.state.get(BEST)
+            if best is not None and best["step"] != checkpoint.step:
+                if store.pointed(BEST) is not None:
+                    raise DiskError(f"best.json names step {checkpoint.step}, and step {best['step']} was selected")
+                checkpoint = store.load(best["step"])  # the pointer is gone, not what it pointed to
+            group = MODEL if best is None else best["weights"]
+            return Selected(checkpoint.step, checkpoint.tensors[group])
+        except KeyError as error:
+            raise DiskError(f"the state of {self.path} does not say which weights were selected") from error
+        except DiskError as error:
+            raise DiskError(f"the selected weights of {self.path} cannot be used: {error}") from error
 
     def selected_weights(self) -> dict[str, Tensor]:
-        """The weights that validation selected: the averaged ones where those were better."""
+        """As ``selected``, the weights alone; a ``ValueError`` where they cannot be used."""
         try:
-            checkpoint = self.checkpoints().load_named(BEST)
+            return self.selected().weights
         except DiskError as error:
-            raise ValueError(str(error)) from error
-        best = checkpoint.state.get("best") or {}
-        group = best.get("weights", MODEL) if best.get("step") == checkpoint.step else MODEL
-        return checkpoint.tensors.get(group) or checkpoint.tensors[MODEL]
+            raise ValueError(f"{error}; put that checkpoint back from a copy, or train anew") from error
 
     def was_trained_on(self, fingerprints: Mapping[str, Any]) -> bool:
         """Whether these, by split, are the fingerprints that were recorded."""
@@ -90,13 +115,14 @@ class RunFolder:
 
     def read_json(self, name: str) -> Any:
         """What is in a JSON file; None where it is not there."""
+        path = plain(self.path / name)
         try:
-            return json.loads(read_bytes(self.path / name, RECORD_BYTES))
+            return json.loads(read_bytes(path, RECORD_BYTES))
         except FileNotFoundError:
             return None
         except (ValueError, RecursionError) as error:
             raise ValueError(
-                f"{self.path / name} is damaged ({error}); remove it, and {typed('resume', self.path)} writes it anew"
+                f"{path} is damaged ({error}); remove it, and {typed('resume', self.path)} writes it anew"
             ) from error
 
     def write_text(self, name: str, text: str) -> None:
@@ -110,7 +136,7 @@ class RunFolder:
             raise ValueError(f"{self.path} is a file; a run is a folder: choose another --run")
         with disk_errors(f"opening the run folder {self.path}"):
             self.path.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = open_own(self.path / LOCK)
         try:
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -128,7 +154,7 @@ class RunFolder:
 
 def class_names(run: str | Path) -> list[str]:
     """The classes of a run whose task writes their names to `classes.txt` (see `engine.task.Task.files`)."""
-    path = Path(run) / CLASSES
+    path = plain(Path(run) / CLASSES)
     if not path.is_file():
         raise ValueError(f"{run} has no {CLASSES}: it is not a run with classes, or it has not started")
     try:
