@@ -9,9 +9,10 @@ import pytest
 from explorer_helpers import encoded
 from starlette.testclient import TestClient
 
-from nearsight.explorer import server as server_module
+from nearsight.explorer import guard as guard_module
 from nearsight.explorer import store as store_module
-from nearsight.explorer.guard import MAX_BODY, Guard
+from nearsight.explorer.decoder import MAX_BODY
+from nearsight.explorer.guard import Guard
 from nearsight.explorer.server import make_app
 
 LOCAL = "http://127.0.0.1:8765"
@@ -137,7 +138,7 @@ def test_a_stream_is_cut_off_at_the_cap(sources):
 
 
 def test_a_stream_that_stalls_is_given_up(sources, monkeypatch):
-    monkeypatch.setattr(server_module, "UPLOAD_SECONDS", 0.05)
+    monkeypatch.setattr(guard_module, "STALL_SECONDS", 0.05)
 
     async def receive():
         await asyncio.sleep(60)
@@ -166,7 +167,7 @@ def test_other_machines_need_a_token(sources):
         assert client.get("/api/models").status_code == 403
         assert client.get("/api/models", params={"token": "s3cret"}).status_code == 200
     with pytest.raises(ValueError, match="needs a token"):
-        Guard(None, hosts=None, token=None)
+        Guard(None, hosts=None, token=None, uploads={})
     with TestClient(make_app(sources, host="box.local", token="s3cret"), base_url="http://box.local") as client:
         assert client.get("/api/models", headers={"host": "evil.example"}).status_code == 400
         assert client.get("/api/models").status_code == 403
@@ -258,7 +259,7 @@ def test_guard_leaves_other_protocols_alone():
     async def app(scope, receive, send):
         seen.append(scope["type"])
 
-    asyncio.run(Guard(app, hosts=frozenset(), token=None)({"type": "lifespan"}, None, None))
+    asyncio.run(Guard(app, hosts=frozenset(), token=None, uploads={})({"type": "lifespan"}, None, None))
     assert seen == ["lifespan"]
 
 

@@ -39,8 +39,7 @@ def explore(
     from nearsight.explorer.sources import RunSource, open_source, pictures_of
 
     try:
-        import uvicorn
-
+        from nearsight.explorer.connections import serve
         from nearsight.explorer.server import make_app
     except ImportError as error:
         raise ValueError(f"the explorer needs {error.name}: pip install 'nearsight[explorer]'") from error
@@ -78,8 +77,6 @@ def explore(
         import webbrowser
 
         webbrowser.open(address)
-    config = uvicorn.Config(app, log_level="warning", limit_concurrency=64, timeout_keep_alive=30, access_log=False)
-    # The server stops in good order on Ctrl+C and then raises it again for whoever started it.
     with listener, contextlib.suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[listener])
+        serve(app, listener)
     return 0

@@ -1,19 +1,29 @@
-"""What every request passes first: the right host, the right token, a bounded body; and what every answer carries."""
+"""What every request passes first: the right host, the right token, a body that is small and comes in time.
+
+And what every answer carries.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import ipaddress
+from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import parse_qs, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 COOKIE = "nearsight_token"
-MAX_BODY = 10 * 2**20
-TOO_LARGE = f"the file is larger than {MAX_BODY // 2**20} MB"
+BODY_SECONDS = 30.0
+"""For a whole body."""
+STALL_SECONDS = 5.0
+"""Between two pieces of a body."""
+MAX_QUESTION = 16 * 2**10
+"""The largest body of a request that is no upload."""
 SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -43,8 +53,8 @@ def is_every_address(host: str) -> bool:
         return False
 
 
-class BodyTooLargeError(Exception):
-    """The body passed the cap while it was being read."""
+class RefusedBodyError(Exception):
+    """The body passed the cap, or came too slowly, while it was being read: an HTTP status and what is said of it."""
 
 
 class Guard:
@@ -53,13 +63,17 @@ class Guard:
     `hosts`: names the Host header may have (a page elsewhere that resolves its own name to this machine is refused);
     None for any, where a token keeps such pages out.
     `token`: when given, every request must carry it, once as `?token=` (it becomes a cookie) or in that cookie.
-    Requests that another site's page makes are refused by their Origin. Bodies are counted while they stream in.
+    `uploads`: paths to which files may be posted, each with the most bytes. Other bodies are questions, and short.
+    Requests that another site's page makes are refused by their Origin. Bodies are counted, and timed, while they
+    stream in; a request that has none by its method is not given one.
     """
 
-    def __init__(self, app: ASGIApp, *, hosts: frozenset[str] | None, token: str | None) -> None:
+    def __init__(
+        self, app: ASGIApp, *, hosts: frozenset[str] | None, token: str | None, uploads: Mapping[str, int]
+    ) -> None:
         if hosts is None and not token:
             raise ValueError("a server that answers to any host name needs a token")
-        self.app, self.hosts, self.token = app, hosts, token
+        self.app, self.hosts, self.token, self.uploads = app, hosts, token, uploads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -77,20 +91,40 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, send_with_headers)
             return
-        seen = 0
+        try:
+            await self.app(scope, self._guarded(scope, receive), send_with_headers)
+        except RefusedBodyError as refused:
+            await _error(*refused.args)(scope, receive, send_with_headers)
+        except ClientDisconnect:  # within a body: there is nobody to answer
+            return
 
-        async def counted_receive() -> Message:
-            nonlocal seen
-            message = await receive()
+    def _guarded(self, scope: Scope, receive: Receive) -> Receive:
+        """`receive`, which counts the body and looks at the clock until all of it is there."""
+        seen, whole, most = 0, False, self._most(scope)
+        clock = asyncio.get_running_loop().time
+        end = clock() + BODY_SECONDS
+
+        async def guarded() -> Message:
+            nonlocal seen, whole
+            if whole:  # what comes now is the end of the connection, for which there is no hurry
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), min(STALL_SECONDS, end - clock()))
+            except asyncio.TimeoutError:
+                raise RefusedBodyError(408, "the file arrived too slowly") from None
             seen += len(message.get("body", b""))
-            if seen > MAX_BODY:
-                raise BodyTooLargeError
+            whole = not message.get("more_body", False)
+            if seen > most:
+                raise RefusedBodyError(413, _too_large(most))
             return message
 
-        try:
-            await self.app(scope, counted_receive, send_with_headers)
-        except BodyTooLargeError:
-            await _error(413, TOO_LARGE)(scope, receive, send_with_headers)
+        return guarded
+
+    def _most(self, scope: Scope) -> int:
+        """How long the body of a request may be."""
+        if scope["method"] not in ("POST", "PUT", "PATCH"):
+            return 0
+        return self.uploads.get(scope["path"], MAX_QUESTION)
 
     def _refusal(self, scope: Scope):
         headers = Headers(scope=scope)
@@ -99,15 +133,17 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and _netloc(origin) != headers.get("host"):
             return _error(403, "requests from other sites are refused")
-        length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > MAX_BODY:
-            return _error(413, TOO_LARGE)
+        length, most = headers.get("content-length", "0"), self._most(scope)
+        if not length.isdecimal() or len(length) > 20 or int(length) > most:
+            return _error(413, _too_large(most))
+        if not most and "transfer-encoding" in headers:
+            return _error(413, _too_large(most))
         return None if self.token is None else self._token_refusal(scope, headers)
 
     def _token_refusal(self, scope: Scope, headers: Headers):
         asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if asked and self._is_token(asked):
-            answer = RedirectResponse(scope["path"], status_code=303)
+            answer = RedirectResponse("/", status_code=303)  # not to the path that was asked for: //elsewhere is one
             answer.set_cookie(COOKIE, asked, httponly=True, samesite="strict")
             return answer
         try:
@@ -124,7 +160,16 @@ class Guard:
 
 
 def _error(status: int, message: str) -> JSONResponse:
-    return JSONResponse({"error": message}, status_code=status)
+    """A refusal ends the connection: what else was to come of the request is not read."""
+    return JSONResponse({"error": message}, status_code=status, headers={"connection": "close"})
+
+
+def _too_large(most: int) -> str:
+    if not most:
+        return "this request has no body"
+    return (
+        f"the file is larger than {most // 2**20} MB" if most >= 2**20 else f"the request is longer than {most} bytes"
+    )
 
 
 def _netloc(origin: str) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from importlib.resources import files
 from io import BytesIO
 from typing import Annotated
@@ -17,14 +18,13 @@ from PIL import Image
 from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from nearsight.explorer.guard import MAX_BODY, Guard, is_every_address, is_loopback
+from nearsight.explorer.decoder import MAX_BODY, Decoder
+from nearsight.explorer.guard import Guard, is_every_address, is_loopback
 from nearsight.explorer.sources import Source
 from nearsight.explorer.store import BusyError, Store
-from nearsight.images.decode import Limits, decode_image
 from nearsight.images.imageset import BadImage
 
-UPLOAD_LIMITS = Limits(max_pixels=24_000_000, max_side=20_000, max_bytes=MAX_BODY)
-UPLOAD_SECONDS = 30.0
+UPLOAD = "/api/pictures"
 THUMBNAIL = 96
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -55,9 +55,16 @@ def make_app(
     if not is_loopback(host) and not token:
         raise ValueError(f"serving on {host} lets other machines in, which needs a token")
     store = Store(sources, samples)
-    app = FastAPI(title="nearsight explorer", docs_url=None, redoc_url=None, openapi_url=None)
+    decoder = Decoder()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        decoder.close()
+
+    app = FastAPI(title="nearsight explorer", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     hosts = None if is_every_address(host) else LOOPBACK | {host.lower()}
-    app.add_middleware(Guard, hosts=hosts, token=token)
+    app.add_middleware(Guard, hosts=hosts, token=token, uploads={UPLOAD: MAX_BODY})
     page = files("nearsight.explorer") / "static"
 
     @app.exception_handler(StarletteHTTPException)
@@ -90,14 +97,13 @@ def make_app(
         image = Image.fromarray(pixels[top : top + side, left : left + side]).resize((THUMBNAIL, THUMBNAIL))
         return _png(np.asarray(image))
 
-    @app.post("/api/pictures")
+    @app.post(UPLOAD)
     async def upload(request: Request, name: Annotated[str, Query(max_length=200)] = "picture") -> dict:
         try:
-            data = await asyncio.wait_for(request.body(), UPLOAD_SECONDS)
-        except asyncio.TimeoutError:
-            raise HTTPException(408, "the file arrived too slowly") from None
-        try:
-            pixels = await asyncio.to_thread(decode_image, data, name, UPLOAD_LIMITS)
+            with store.upload_place():  # before the body is read: so many are in memory at most
+                pixels = await asyncio.to_thread(decoder.decode, await request.body(), name)
+        except BusyError as error:
+            raise HTTPException(429, str(error)) from None
         except BadImage as error:
             raise HTTPException(415, str(error)) from None
         return {"id": store.add_picture(name, pixels), "name": name}

@@ -17,13 +17,15 @@ from nearsight.explorer.inspection import Inspection, inspect_picture
 from nearsight.explorer.sources import NUM_SAMPLES, Source
 
 MAX_UPLOADS = 16
+MAX_UPLOAD_BYTES = 256 * 2**20
+MAX_UPLOADS_UNDER_WAY = 8
 MAX_MODELS = 6
-MAX_INSPECTION_BYTES = 600 * 2**20
+MAX_INSPECTION_BYTES = 400 * 2**20
 MAX_WAITING = 8
 
 
 class BusyError(Exception):
-    """Too many inspections are waiting."""
+    """Too many inspections or uploads are waiting."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +41,7 @@ class Store:
         self.sources = list(sources)
         chosen = sample_images(NUM_SAMPLES) if samples is None else samples
         self.samples = [StoredPicture(name, pixels) for name, pixels in chosen]
+        self._by_id = {f"sample-{index}": sample for index, sample in enumerate(self.samples)}
         self._uploads: OrderedDict[str, StoredPicture] = OrderedDict()
         self._models: OrderedDict[tuple[int, int | None], nn.Module] = OrderedDict()
         self._inspections: OrderedDict[str, Inspection] = OrderedDict()
@@ -46,6 +49,7 @@ class Store:
         self._work = threading.Lock()  # held while computing
         self._waiting = 0
         self._num_uploads = 0
+        self._uploads_under_way = 0
         for index, source in enumerate(self.sources):
             self._model(index, source.selected_step)  # what cannot be looked into is an error now, not in the page
 
@@ -61,24 +65,37 @@ class Store:
             for index, source in enumerate(self.sources)
         ]
 
+    @contextmanager
+    def upload_place(self) -> Iterator[None]:
+        """One of the few places of uploads that are being received or decoded."""
+        with self._lock:
+            if self._uploads_under_way >= MAX_UPLOADS_UNDER_WAY:
+                raise BusyError(f"{MAX_UPLOADS_UNDER_WAY} pictures are being uploaded already; try again in a moment")
+            self._uploads_under_way += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._uploads_under_way -= 1
+
     def add_picture(self, name: str, pixels: np.ndarray) -> str:
-        """Keep an uploaded picture for as long as it is among the newest; its id."""
+        """Keep an uploaded picture for as long as it is among the newest, by number and by bytes; its id."""
         with self._lock:
             self._num_uploads += 1
             picture_id = f"upload-{self._num_uploads}"
             self._uploads[picture_id] = StoredPicture(name, pixels)
-            while len(self._uploads) > MAX_UPLOADS:
+            while len(self._uploads) > MAX_UPLOADS or (
+                len(self._uploads) > 1 and sum(kept.pixels.nbytes for kept in self._uploads.values()) > MAX_UPLOAD_BYTES
+            ):
                 self._uploads.popitem(last=False)
         return picture_id
 
     def picture(self, picture_id: str) -> StoredPicture:
         with self._lock:
-            if picture_id in self._uploads:
-                return self._uploads[picture_id]
-        kind, _, number = picture_id.partition("-")
-        if kind == "sample" and number.isdecimal() and int(number) < len(self.samples):
-            return self.samples[int(number)]
-        raise KeyError("this picture is no longer kept; choose or drop it again")
+            found = self._uploads.get(picture_id) or self._by_id.get(picture_id)
+        if found is None:
+            raise KeyError("this picture is no longer kept; choose or drop it again")
+        return found
 
     def inspection(self, inspection_id: str) -> Inspection:
         with self._lock:
