@@ -160,7 +160,7 @@ def run_one(options: argparse.Namespace) -> dict[str, Any]:
             "smallest_anchor": 16,
             **backbone_options(options, model),
         },
-        init_from=options.init_from,
+        weights=options.init_from,
         image_size=options.width,
         image_height=options.height,
         flip_vertical=0.5,  # a smear has no up
@@ -184,7 +184,7 @@ def run_one(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "model": model,
         "seed": seed,
-        "init_from": recipe.init_from or None,
+        "init_from": recipe.weights or None,
         "parameters": summary["parameters"],
         "test": {name: summary["test"][name] for name in REPORTED},
         "val": [

@@ -20,7 +20,8 @@ DRAWING = Path(__file__).resolve().parents[1] / "docs" / "figures" / "rooms.svg"
 ROOMS = (
     ("geometry", "randomness", "text", "tasks", "intervals"),
     ("untrusted",),
-    ("functional", "images", "recipes"),
+    ("functional", "images"),
+    ("recipes",),
     ("kernels", "runs"),
     ("datasets",),
     ("nn",),
@@ -35,7 +36,7 @@ ROOMS = (
     ("reproduce",),
     ("cli",),
 )
-FRONT = {"__init__": {"models", "detection", "acceleration"}, "__main__": {"cli"}}
+FRONT = {"__init__": {"models", "detection", "acceleration", "weights"}, "__main__": {"cli"}}
 """The package itself, whose names are loaded when first used, and `python -m nearsight`."""
 
 _COLUMN = {

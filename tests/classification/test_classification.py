@@ -6,7 +6,6 @@ import dataclasses
 import json
 import re
 import shutil
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -29,7 +28,7 @@ from nearsight.datasets.sources import open_data
 from nearsight.engine.sharding import shard
 from nearsight.engine.task import ProcessContext
 from nearsight.engine.training import train
-from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD
+from nearsight.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD, Preprocessing
 from nearsight.models import create_model
 from nearsight.recipes.files import apply_changes, freeze, named_recipe
 from nearsight.reports.compare import Setting, compare_runs, comparison_plot, describe_setting, welch_p
@@ -455,21 +454,16 @@ def test_a_teacher_of_other_classes_is_refused_before_any_work(run, tmp_path):
 
 
 def test_a_public_teacher_sees_images_as_it_was_trained_to():
-    class Mean(torch.nn.Module):
-        pretrained_cfg: ClassVar = {"mean": (0.5, 0.5, 0.5), "std": (0.25, 0.5, 0.5)}
-
-        def forward(self, images):
-            return images
-
+    wanted = Preprocessing((0.5, 0.5, 0.5), (0.25, 0.5, 0.5))
     pixels = torch.rand(2, 3, 4, 5)
     mean, std = (torch.tensor(x).view(3, 1, 1) for x in (IMAGENET_MEAN, IMAGENET_STD))
-    seen = Renormalised(Mean())((pixels - mean) / std)
+    seen = Renormalised(torch.nn.Identity(), wanted, Preprocessing())((pixels - mean) / std)
     torch.testing.assert_close(seen, (pixels - 0.5) / torch.tensor([0.25, 0.5, 0.5]).view(3, 1, 1))
 
 
 def test_a_run_goes_on_though_its_data_moved_and_what_it_started_from_is_gone(run, folder, tmp_path):
     data, first = shutil.copytree(folder, tmp_path / "here"), shutil.copytree(run, tmp_path / "first")
-    recipe = _recipe(data, resident="on", epochs=1.0, init_from=str(first))
+    recipe = _recipe(data, resident="on", epochs=1.0, weights=str(first))
     train(recipe, RunFolder(tmp_path / "run"))
     data.rename(tmp_path / "there")
     shutil.rmtree(first)
@@ -487,7 +481,7 @@ def test_a_detector_is_refused_by_name(folder):
 
 
 def test_weights_of_another_kind_of_model_are_refused_by_name(run, folder):
-    recipe = _recipe(folder, init_from=str(run), model="deit_nano_32", model_options={"width": 36, "depth": 2})
+    recipe = _recipe(folder, weights=str(run), model="deit_nano_32", model_options={"width": 36, "depth": 2})
     with pytest.raises(ValueError, match="is a run of convit_nano_32, whose weights do not fit deit_nano_32"):
         ClassificationTask(recipe).build_model()
 
@@ -504,10 +498,10 @@ def test_runs_of_two_tasks_are_not_compared(run, tmp_path):
 
 
 def test_starting_from_another_runs_weights(run, folder, tmp_path):
-    task = ClassificationTask(_recipe(folder, init_from=str(run), first_classes=2))
+    task = ClassificationTask(_recipe(folder, weights=str(run), first_classes=2))
     model = task.build_model()
     fresh = ClassificationTask(_recipe(folder)).build_model()
-    trained = ClassificationTask(_recipe(folder, init_from=str(run))).build_model()
+    trained = ClassificationTask(_recipe(folder, weights=str(run))).build_model()
     assert model.head.weight.shape[0] == 2  # a new head for other classes
     assert torch.equal(model.norm.weight, trained.norm.weight)
     assert not torch.equal(trained.norm.weight, fresh.norm.weight)

@@ -26,7 +26,7 @@ from nearsight.tasks import all_kinds
 TINY_VIT = {"depth": 1, "embed_dim": 24, "num_heads": 3}
 EVIL = [
     ("vit_tiny_patch16_224", {"checkpoint_path": "evil.pth"}, "must leave out 'checkpoint_path'"),
-    ("vit_tiny_patch16_224", {"pretrained": True}, "must leave out 'pretrained'"),
+    ("vit_tiny_patch16_224", {"pretrained": "evil.pth"}, "must leave out 'pretrained'"),
     ("vit_tiny_patch16_224", {"pretrained_cfg": {"url": "http://127.0.0.1/w"}}, "must leave out 'pretrained_cfg'"),
     ("vit_tiny_patch16_224", {"pretrained_cfg_overlay": {"url": "x"}}, "must leave out 'pretrained_cfg_overlay'"),
     ("vit_tiny_patch16_224", {"cache_dir": "written"}, "must leave out 'cache_dir'"),
@@ -145,7 +145,7 @@ def test_a_download_that_a_run_was_once_allowed_is_not_allowed_for_ever(use, tmp
 
 def test_a_teacher_of_public_weights_is_fetched_only_where_the_command_says_so(tmp_path, picture, capsys):
     run = make_run(tmp_path / "run", teacher="timm:resnet10t", distillation="hard", download=True)
-    assert "its public weights are fetched where --download allows it" in _refusal("resume", run, picture, capsys)
+    assert "timm:resnet10t are not on this machine; --download" in _refusal("resume", run, picture, capsys)
 
 
 def test_no_file_gives_leave_to_connect(tmp_path):

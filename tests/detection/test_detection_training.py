@@ -16,7 +16,7 @@ from verbs import nearsight
 
 from nearsight.classification.model import build_classifier
 from nearsight.detection.coco_metrics import Found, Truth
-from nearsight.detection.model import build_detector, with_backbone_options
+from nearsight.detection.model import build_detector, with_weights
 from nearsight.detection.report import draw_boxes
 from nearsight.detection.sources import open_detection
 from nearsight.detection.task import DetectionTask, compared
@@ -149,10 +149,10 @@ def test_warm_start_from_a_classifier(tmp_path):
     classifier = create_model("resnet26", num_classes=7, layers=(1, 1, 1, 1), width_multiplier=0.25)
     path = tmp_path / "classifier.safetensors"
     save_file(classifier.state_dict(), path)
-    detector = build_detector(tiny_recipe(init_from=str(path)), 3)
+    detector = build_detector(tiny_recipe(weights=str(path)), 3)
     assert torch.equal(detector.backbone.layer3[0].mixer.weight, classifier.layer3[0].mixer.weight)
     with pytest.raises(ValueError, match="does not fit the model"):
-        build_detector(tiny_recipe(init_from=str(path), model="retinanet_sasa_resnet26"), 3)
+        build_detector(tiny_recipe(weights=str(path), model="retinanet_sasa_resnet26"), 3)
 
 
 def test_warm_start_takes_the_sizes_of_the_classification_run(tmp_path):
@@ -168,23 +168,23 @@ def test_warm_start_takes_the_sizes_of_the_classification_run(tmp_path):
     store.save(1, {"model": classifier.state_dict()}, {})
     store.point("best", 1)
     given = tiny_recipe(
-        model="retinanet_convit_tiny", model_options={"channels": 16, "head_depth": 1}, init_from=str(run)
+        model="retinanet_convit_tiny", model_options={"channels": 16, "head_depth": 1}, weights=str(run)
     )
     detector = RunFolder(tmp_path / "detector")
-    recipe = with_backbone_options(given, detector)
+    recipe = with_weights(given, detector)
     assert recipe.model_options == {"patch_size": 8, **options, "channels": 16, "head_depth": 1}
     body = build_detector(recipe, 3).backbone.vit
     assert torch.equal(body.blocks[1].attn.qkv.weight, classifier.blocks[1].attn.qkv.weight)
     classifier.set_input_size(body.img_size)  # learned on 8×8 patches, kept as 28×28
     assert torch.equal(body.pos_embed, classifier.pos_embed)
-    other = tiny_recipe(init_from=str(run))  # another backbone: its options are not this one's
-    assert with_backbone_options(other, detector) == other
+    other = tiny_recipe(weights=str(run))  # another backbone: its options are not this one's
+    assert with_weights(other, detector).model_options == other.model_options
     with pytest.raises(ValueError, match="is a run of convit_tiny, whose weights do not fit retinanet_resnet26"):
         build_detector(other, 3)
     detector.path.mkdir()
     detector.write_text("config.yaml", freeze(recipe))
     shutil.rmtree(run)  # the detector's own record is enough
-    assert with_backbone_options(given, detector) == recipe
+    assert with_weights(given, detector) == recipe
 
 
 def test_warm_start_takes_the_attention_of_the_classification_run(tmp_path):
@@ -196,10 +196,10 @@ def test_warm_start_takes_the_attention_of_the_classification_run(tmp_path):
     given = tiny_recipe(
         model="retinanet_sasa_resnet26_convstem_attention_heads",
         model_options={"channels": 16, "head_depth": 1, "head_attention": {"border": "mask"}},
-        init_from=str(run),
+        weights=str(run),
     )
-    recipe = with_backbone_options(given, RunFolder(tmp_path / "detector"))
-    detector = build_detector(recipe.with_changes(init_from=""), 3)
+    recipe = with_weights(given, RunFolder(tmp_path / "detector"))
+    detector = build_detector(recipe.with_changes(weights=""), 3)
     layers = {
         part: {layer.border for layer in getattr(detector, part).modules() if isinstance(layer, LocalSelfAttention2d)}
         for part in ("backbone", "heads")
@@ -213,7 +213,7 @@ def test_warm_start_from_a_detector_of_other_classes(tmp_path):
     other = create_model("retinanet_resnet26", num_classes=5, **TINY)
     path = tmp_path / "detector.safetensors"
     save_file(other.state_dict(), path)
-    detector = build_detector(tiny_recipe(init_from=str(path)), 3)
+    detector = build_detector(tiny_recipe(weights=str(path)), 3)
     assert torch.equal(detector.heads.boxes.predictor.weight, other.heads.boxes.predictor.weight)
     assert detector.heads.classes.predictor.weight.shape[0] == 3 * 6
 
@@ -460,7 +460,7 @@ def test_the_parameters_of_the_run_that_one_starts_from_are_taken(tmp_path, caps
     words = ["--model", "resnet26", "--image-size", 32, "--epochs", 0.02, "--batch", 32, "--model-options.layers"]
     words += ["[1, 1, 1, 1]", "--model-options.width-multiplier", 0.25, "--no-report", "--device", "cpu"]
     assert nearsight("train", "clothing", "--run", run, *words) == 0
-    words = ["--model", "retinanet_resnet26", "--init-from", run, "--image-size", 96, "--epochs", 0.2, "--batch", 6]
+    words = ["--model", "retinanet_resnet26", "--weights", run, "--image-size", 96, "--epochs", 0.2, "--batch", 6]
     words += ["--model-options.channels", 16, "--model-options.head-depth", 1, "--no-report", "--device", "cpu"]
     assert nearsight("train", "bccd", "--run", tmp_path / "detector", *words) == 0
     options = RunFolder(tmp_path / "detector").recipe().model_options

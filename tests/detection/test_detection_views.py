@@ -20,8 +20,10 @@ from nearsight.detection.views import (
 )
 from nearsight.images.epochs import BatchStream, epoch_order
 from nearsight.images.imageset import BadImage, BadImageLog, TooManyBadImages
-from nearsight.images.transforms import FILL, normalise
+from nearsight.images.preprocessing import Preprocessing
+from nearsight.images.transforms import normalise
 
+FILL = Preprocessing().fill
 PICTURE = (96, 112)
 SETTINGS = ViewSettings(size=PICTURE, smallest_scale=0.6, largest_scale=1.6, upside_down=0.5)
 
@@ -87,7 +89,7 @@ def test_padding_has_the_mean_colour():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"image_size": 0}, "image_size must be at least 1"),
+        ({"image_size": -1}, "image_size must be at least 0"),
         ({"smallest_scale": 2.0}, r"smallest_scale \(2\) must not be above largest_scale \(1\.2\)"),
         ({"smallest_scale": 0.0}, "smallest_scale must be above 0"),
         ({"flip": 1.5}, "flip must be between 0 and 1, got 1.5"),
@@ -105,7 +107,7 @@ def cells():
 
 def stream_of(images, order, places, *, rank=0, world=1, start_step=0, **options):
     parts = order.parts(4, rank, world, start_step=start_step)
-    return BatchStream(PictureBatches(images, SETTINGS, places), order, parts, **options)
+    return BatchStream(PictureBatches(images, SETTINGS, places, FILL), order, parts, **options)
 
 
 def test_workers_and_device_draw_the_same_pictures(cells):
@@ -171,7 +173,7 @@ def test_bad_images_are_replaced_with_their_boxes_and_named(cells):
 
 def test_images_of_mixed_sizes_in_one_batch():
     images = [np.full((5, 9, 3), 200, np.uint8), np.full((8, 4, 3), 100, np.uint8)]
-    batch = pad_images(images)
+    batch = pad_images(images, FILL)
     assert batch.shape == (2, 3, 8, 9)
     assert (batch[0, :, :5] == 200).all()
     assert (batch[0, 0, 5:] == FILL[0]).all()

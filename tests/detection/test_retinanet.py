@@ -9,12 +9,12 @@ from torchvision.models.detection.image_list import ImageList
 
 from nearsight.cost import count_cost
 from nearsight.detection.anchors import AnchorGrid, anchor_sizes
-from nearsight.detection.model import load_torchvision_weights
 from nearsight.detection.outputs import detection_loss, pad_targets, postprocess
 from nearsight.detection.pyramid import DetectionHead, DetectionHeads, FeaturePyramid, attention_mixer, group_norm
 from nearsight.detection.retinanet import RetinaNet, build_retinanet
 from nearsight.models import create_model
 from nearsight.nn import LocalSelfAttention2d
+from nearsight.weights import fit
 
 # SASA's Table 2: FLOPS in B, parameters in M
 TABLE_2 = {
@@ -81,7 +81,7 @@ def twins():
         theirs.head.classification_head.cls_logits.weight.normal_(std=0.2)
         theirs.head.classification_head.cls_logits.bias.fill_(-3.0)
     ours = create_model("retinanet_resnet50", num_classes=11, norm="none", sizes=theirs.anchor_generator.sizes).eval()
-    load_torchvision_weights(ours, theirs.state_dict())
+    fit(ours, theirs.state_dict(), "torchvision")
     return theirs, ours
 
 
@@ -139,7 +139,7 @@ def test_frozen_batch_norm_eps_is_folded_into_the_weights(twins):
     theirs, _ = twins
     ours = create_model("retinanet_resnet50", num_classes=11, norm="none", scales_per_level=3)
     weights = {name: value for name, value in theirs.state_dict().items() if not name.endswith("num_batches_tracked")}
-    load_torchvision_weights(ours, weights, batch_norm_eps=0.0)
+    fit(ours, weights, "torchvision", batch_norm_eps=0.0)
     x = torch.randn(2, 64, 5, 7)
     norm, source = ours.eval().backbone.stem.bn1, theirs.backbone.body.bn1
     expected = (x - source.running_mean[:, None, None]) / source.running_var.sqrt()[:, None, None]
@@ -150,7 +150,7 @@ def test_frozen_batch_norm_eps_is_folded_into_the_weights(twins):
 def test_other_weights_are_refused(twins):
     theirs, _ = twins
     with pytest.raises(ValueError, match=r"does not fit the model: missing: .*norms"):
-        load_torchvision_weights(create_model("retinanet_resnet50"), theirs.state_dict())
+        fit(create_model("retinanet_resnet50"), theirs.state_dict(), "torchvision")
 
 
 @pytest.mark.parametrize("name", ["retinanet_resnet26", "retinanet_sasa_resnet26_attention", "retinanet_convit_tiny"])

@@ -1,6 +1,7 @@
 """What a person types is recognised, and what is wrong with it is said."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -76,22 +77,50 @@ def test_names_of_models():
         open_source("timm:no_such_model").load()
     with pytest.raises(ValueError, match="cannot look inside a ResNet; known are"):
         open_source("timm:resnet18").load()
-    with pytest.raises(ValueError, match="write timm:convit_tiny"):
-        open_source("convit_tiny", pretrained=True)
+    with pytest.raises(ValueError, match="--weights timm:convit_tiny"):
+        open_source("convit_tiny", download=True)
 
 
 def test_given_weights_under_either_naming(tmp_path):
     theirs = timm.create_model("convit_tiny", pretrained=False)
     save_file(theirs.state_dict(), tmp_path / "theirs.safetensors")
-    model = open_source("convit_tiny", weights=tmp_path / "theirs.safetensors").load()
+    model = open_source("convit_tiny", weights=str(tmp_path / "theirs.safetensors")).load()
     torch.testing.assert_close(model.blocks[3].attn.qk.weight, theirs.blocks[3].attn.qk.weight)
     save_file(model.state_dict(), tmp_path / "ours.safetensors")
-    again = open_source("convit_tiny", weights=tmp_path / "ours.safetensors").load()
+    again = open_source("convit_tiny", weights=str(tmp_path / "ours.safetensors")).load()
     torch.testing.assert_close(again.state_dict(), model.state_dict())
     with pytest.raises(ValueError, match="does not fit the model"):
-        open_source("convit_small", weights=tmp_path / "ours.safetensors").load()
+        open_source("convit_small", weights=str(tmp_path / "ours.safetensors")).load()
     with pytest.raises(ValueError, match="no weights at"):
-        open_source("convit_small", weights=tmp_path / "absent.safetensors").load()
+        open_source("convit_small", weights=str(tmp_path / "absent.safetensors")).load()
+
+
+def test_weights_with_other_classes_and_preprocessing(tmp_path):
+    """They are looked at with their own head, and shown pictures as they were trained."""
+    for name, source in (("convit_nano_32", ""), ("timm:vit_tiny_patch16_224", "x")):
+        model = create_model(name, num_classes=3) if not source else timm.create_model(name[5:], num_classes=3)
+        save_file(model.state_dict(), tmp_path / "w.safetensors")
+        loaded = open_source(name, weights=str(tmp_path / "w.safetensors")).load()
+        assert loaded.head.out_features == 3
+    (tmp_path / "hub").mkdir()
+    shown = {"mean": [0.1, 0.2, 0.3], "std": [0.5, 0.5, 0.5], "interpolation": "bilinear"}
+    config = {"architecture": "vit_tiny_patch16_224", "pretrained_cfg": shown}
+    (tmp_path / "hub" / "config.json").write_text(json.dumps(config))
+    save_file(model.state_dict(), tmp_path / "hub" / "model.safetensors")
+    source = open_source(str(tmp_path / "hub"))
+    white = fit_picture("white", np.full((9, 9, 3), 255, np.uint8), (8, 8)).tensor(source.load())
+    torch.testing.assert_close(white[0, :, 0, 0], torch.tensor([1.8, 1.6, 1.4]))
+
+
+def test_a_run_that_started_from_weights_has_no_beginning_of_its_own(tmp_path):
+    run = make_run(tmp_path / "nano-1")
+    config = run / "config.yaml"
+    config.write_text(config.read_text().replace("weights: ''", "weights: elsewhere.safetensors"))
+    source = open_source(str(run))
+    assert source.snapshots[0].step != 0
+    assert not source.load().training
+    with pytest.raises(ValueError, match="started from the weights elsewhere"):
+        untrained(source)
 
 
 def test_detection_runs(detection_run):
@@ -120,11 +149,11 @@ def test_a_task_whose_models_cannot_be_looked_into(run_folder, monkeypatch):
 
 
 def test_folders_that_are_no_runs(tmp_path):
-    with pytest.raises(ValueError, match="no run: it has no config"):
+    with pytest.raises(ValueError, match="is neither a run"):
         open_source(str(tmp_path))
     run = make_run(tmp_path / "nano-1")
     with pytest.raises(ValueError, match="has its own weights"):
-        open_source(str(run), pretrained=True)
+        open_source(str(run), download=True)
     detector = tmp_path / "cells"
     detector.mkdir()
     (detector / "config.yaml").write_text(freeze(named_recipe("retinanet_small")))

@@ -148,9 +148,12 @@ def test_files_of_the_first_format_are_read(kind):
     assert resolve_recipe("", file) == recipe
     own = recipe.as_dict()
     assert len(stored) == 75
-    added = {"val_from": "data", "norm_decay": 0.0}
+    added = {
+        "val_from": "data", "norm_decay": 0.0, "weights": stored.pop("init_from"), "mean": "auto", "std": "auto",
+        "layer_decay": 1.0, "head_rate": 1.0, "frozen_epochs": 0.0, "patience": 0.0,
+    }  # fmt: skip
     if kind is ClassificationRecipe:
-        added |= {"class_weights": "none", "sampling": "shuffled", "select_by": "top1"}
+        added |= {"class_weights": "none", "sampling": "shuffled", "select_by": "top1", "interpolation": "auto"}
     assert own.keys() - stored.keys() == added.keys()
     assert {name: value for name, value in own.items() if name != "model_options"} == {
         **{name: stored[name] for name in own.keys() & stored.keys() if name != "model_options"}, **added,

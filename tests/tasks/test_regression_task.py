@@ -22,12 +22,12 @@ from regression.task import RegressionTask
 from verbs import nearsight
 
 from nearsight import tasks
-from nearsight.analysis.pictures import fit_picture, normalisation
+from nearsight.analysis.pictures import fit_picture
 from nearsight.classification.model import build_classifier, timm_model
 from nearsight.engine.task import ProcessContext
 from nearsight.explorer.inspection import inspect_picture
 from nearsight.explorer.sources import open_source
-from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD
+from nearsight.images.preprocessing import Preprocessing, preprocessing_of
 from nearsight.recipes.files import thaw
 from nearsight.runs.exits import PreemptedError
 from nearsight.tasks import task_of_data
@@ -149,8 +149,8 @@ def test_its_models_are_looked_into(run, pictures, tmp_path, capsys):
 def test_a_model_of_timm_is_looked_into_as_it_was_trained(pictures):
     recipe = KIND.recipes[KIND.default_recipe].with_changes(data=str(pictures), model="timm:vit_tiny_patch16_224")
     model = build_classifier(recipe, 1)
-    assert normalisation(model) == (IMAGENET_MEAN, IMAGENET_STD)
-    assert normalisation(timm_model("vit_tiny_patch16_224")) != (IMAGENET_MEAN, IMAGENET_STD)
+    assert preprocessing_of(model) == Preprocessing()
+    assert preprocessing_of(timm_model("vit_tiny_patch16_224")) != Preprocessing()
 
 
 def test_a_finished_run_without_attention_has_no_figure_of_it(run, tmp_path):

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +14,8 @@ from nearsight.analysis.walk import body_of
 from nearsight.datasets.labelled import LabelledImages
 from nearsight.datasets.sources import open_data
 from nearsight.images.imageset import BadImage, ImageSet
-from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD, normalise
+from nearsight.images.preprocessing import preprocessing_of
+from nearsight.images.transforms import normalise
 from nearsight.models import VisionTransformer
 
 DEFAULT_SIZE = (224, 224)
@@ -32,23 +32,19 @@ class Picture:
     def tensor(self, model: nn.Module | None = None) -> Tensor:
         """Normalised as a model expects it, as ours all do by default: [1, 3, H, W]."""
         pixels = torch.from_numpy(self.pixels.copy()).permute(2, 0, 1)[None]
-        return normalise(pixels, *normalisation(model))
+        return normalise(pixels, *preprocessing_of(model).normalisation)
 
 
-def normalisation(model: nn.Module | None) -> tuple[Sequence[float], Sequence[float]]:
-    """The channels' mean and spread that a model was trained with: timm's say theirs, all others have ImageNet's."""
-    told: Any = getattr(model, "pretrained_cfg", {})
-    return told.get("mean", IMAGENET_MEAN), told.get("std", IMAGENET_STD)
-
-
-def fit_picture(name: str, pixels: np.ndarray, size: tuple[int, int]) -> Picture:
-    """The largest centred part of an image with the aspect of `size` (height, width), resized to it (bicubic)."""
+def fit_picture(name: str, pixels: np.ndarray, size: tuple[int, int], model: nn.Module | None = None) -> Picture:
+    """The largest centred part of an image with the aspect of `size` (height, width), resized as for a model."""
     height, width = pixels.shape[:2]
     scale = min(height / size[0], width / size[1])
     cut_height, cut_width = size[0] * scale, size[1] * scale
     top, left = (height - cut_height) / 2, (width - cut_width) / 2
     box = (left, top, left + cut_width, top + cut_height)
-    resized = Image.fromarray(pixels).resize((size[1], size[0]), Image.Resampling.BICUBIC, box=box)
+    resized = Image.fromarray(pixels).resize(
+        (size[1], size[0]), Image.Resampling[preprocessing_of(model).interpolation.upper()], box=box
+    )
     return Picture(name, np.asarray(resized))
 
 
@@ -98,4 +94,4 @@ def batch_for(
 ) -> Tensor:
     """Pictures (name, uint8 [H, W, 3]) as a model receives them, [B, 3, H, W], at its own size unless told."""
     size = model_size(model) if size is None else size
-    return torch.cat([fit_picture(name, pixels, size).tensor(model) for name, pixels in pictures])
+    return torch.cat([fit_picture(name, pixels, size, model).tensor(model) for name, pixels in pictures])

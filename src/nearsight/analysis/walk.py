@@ -144,6 +144,7 @@ def from_timm_convit(model: ConVit) -> VisionTransformer:
         pos_embed=model.use_pos_embed,
     )
     load_weights(ours, from_timm(model.state_dict()), "the model of timm")
+    ours.pretrained_cfg = model.pretrained_cfg  # how it is shown pictures
     return ours.to(next(model.parameters()).device).eval()
 
 

@@ -54,6 +54,7 @@ KIND = TaskKind(
     predict_options=PredictOptions,
     models=_models,
     recognises=lambda source: True,
+    complete_recipe=imported("nearsight.classification.model:with_weights"),
     open_task=imported("nearsight.classification.task:ClassificationTask"),
     evaluate=imported("nearsight.classification.use:evaluate"),
     load=imported("nearsight.classification.use:Classifier"),

@@ -45,6 +45,12 @@ def open_splits(recipe: ClassificationRecipe) -> LabelledSplits:
     return splits.with_share(per_class_fraction(splits.train, recipe.fraction, recipe.data_seed))
 
 
+def eval_transform(recipe: ClassificationRecipe) -> EvalTransform:
+    """What an image from a file goes through before it is normalised, where nothing is augmented."""
+    interpolation = recipe.preprocessing.interpolation
+    return EvalTransform(recipe.image_size, crop_ratio=recipe.eval_crop, interpolation=interpolation)
+
+
 class ImageData(TaskData[LabelledImages]):
     """The labelled images of a recipe, and batches of them."""
 
@@ -91,14 +97,19 @@ class ImageData(TaskData[LabelledImages]):
     def evaluation(self) -> BatchEval:
         """What the device does to a batch that is evaluated."""
         crop = self.recipe.eval_crop if self.resident else 1.0
-        return BatchEval(self.recipe.image_size, crop_ratio=crop)
+        return BatchEval(self.recipe.image_size, crop_ratio=crop, **self.recipe.preprocessing._asdict())
 
     def on_device(self, split: str, device: torch.device) -> tuple[Tensor, Tensor]:
         """(uint8 images, labels) of a split, loaded once."""
         key = (split, device)
         if key not in self._on_device:
             images = self.split(split)
-            pixels = load_all(images, self.stored_size, bad=self.bad(split))
+            pixels = load_all(
+                images,
+                self.stored_size,
+                bad=self.bad(split),
+                interpolation=self.recipe.preprocessing.interpolation,
+            )
             self._on_device[key] = (pixels.to(device), torch.from_numpy(images.labels).to(device))
         return self._on_device[key]
 
@@ -127,8 +138,9 @@ class ImageData(TaskData[LabelledImages]):
             for indices, _ in device_batches(order, parts, device):
                 yield EvalBatch(normalise(pixels[indices]), indices)
         else:
-            fit = EvalTransform(self.recipe.image_size, crop_ratio=self.recipe.eval_crop)
-            for batch in self.stream(LabelledBatches(images, fit), split, order, parts, context):
+            for batch in self.stream(
+                LabelledBatches(images, eval_transform(self.recipe)), split, order, parts, context
+            ):
                 shown = normalise(batch["images"].to(device, non_blocking=True))
                 yield EvalBatch(shown, batch["indices"].to(device))
 
@@ -145,4 +157,5 @@ class ImageData(TaskData[LabelledImages]):
             rand_std=recipe.randaugment_std,
             jitter=recipe.jitter,
             erase=recipe.erasing,
+            **recipe.preprocessing._asdict(),
         )

@@ -9,42 +9,43 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nearsight.acceleration import accelerate
-from nearsight.analysis.pictures import normalisation
-from nearsight.classification.model import build_classifier, require_size, timm_model
+from nearsight.classification.model import build_classifier
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.engine.task import ProcessContext
-from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD
-from nearsight.recipes.foreign import PREFIX
+from nearsight.images.preprocessing import Preprocessing
 from nearsight.runs.folder import RunFolder, class_names
-from nearsight.weights import load_weights, read_weights
+from nearsight.weights import chosen_network, find_weights, start_from
 
 
 def load_teacher(recipe: ClassificationRecipe, classes: Sequence[str]) -> nn.Module:
-    """The recipe's teacher, frozen: a run folder, ``timm:NAME`` with its public weights, or ``NAME=WEIGHTS``."""
+    """The recipe's teacher, frozen: any source of weights, with ``MODEL=`` where it does not say its network."""
     return accelerate(_read_teacher(recipe, classes)).eval().requires_grad_(False)
 
 
 def _read_teacher(recipe: ClassificationRecipe, classes: Sequence[str]) -> nn.Module:
-    if recipe.teacher.startswith(PREFIX):
-        if not recipe.download:
-            raise ValueError(f"teacher {recipe.teacher}: its public weights are fetched where --download allows it")
-        model = timm_model(recipe.teacher.removeprefix(PREFIX), fetch=True)
-        if getattr(model, "num_classes", len(classes)) != len(classes):
-            raise ValueError(f"teacher {recipe.teacher} knows {model.num_classes} classes, the data has {len(classes)}")
-        require_size(model, f"teacher {recipe.teacher}", recipe.image_size)
-        return Renormalised(model)
-    run, (name, _, weights) = RunFolder(recipe.teacher), recipe.teacher.partition("=")
+    name, _, source = recipe.teacher.rpartition("=")
+    run = RunFolder(recipe.teacher)
     if run.has_config:
-        taught, weights = _taught(run, recipe, classes), recipe.teacher
-    elif weights:
-        taught = recipe.with_changes(model=name, model_options={})
+        taught, source = _taught(run, recipe, classes), recipe.teacher
+        wanted = taught.preprocessing
     else:
+        found = find_weights(source, download=recipe.download)
+        if found.network is None and not name:
+            raise ValueError(
+                f"teacher {recipe.teacher!r} does not say which network it is: write MODEL={recipe.teacher}, or take a "
+                "run, a hub folder or timm:NAME"
+            )
+        network = chosen_network(name, found)
+        taught = recipe.with_changes(model=network.model, model_options=dict(network.options), patch_size=0)
+        wanted = found.preprocessing or recipe.preprocessing
+    model = build_classifier(taught.with_changes(weights="", drop_path=0.0), len(classes))
+    report = start_from(model, find_weights(source, download=recipe.download))
+    if report.new:
         raise ValueError(
-            f"teacher {recipe.teacher!r} is not a run folder; write timm:NAME, or MODEL=weights.safetensors"
+            f"teacher {recipe.teacher} has other classes than the {len(classes)} of the data: {', '.join(report.new)}"
         )
-    model = build_classifier(taught.with_changes(init_from="", drop_path=0.0), len(classes))
-    load_weights(model, read_weights(weights), weights)
-    return model
+    same = wanted.normalisation == recipe.preprocessing.normalisation
+    return model if same else Renormalised(model, wanted, recipe.preprocessing)
 
 
 def _taught(run: RunFolder, recipe: ClassificationRecipe, classes: Sequence[str]) -> ClassificationRecipe:
@@ -59,15 +60,15 @@ def _taught(run: RunFolder, recipe: ClassificationRecipe, classes: Sequence[str]
 
 
 class Renormalised(nn.Module):
-    """A public model that takes images with our normalisation and renormalises them as in its own training."""
+    """A model that takes images as the student does and renormalises them as in its own training."""
 
     scale: Tensor
     shift: Tensor
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, wanted: Preprocessing, shown: Preprocessing) -> None:
         super().__init__()
         self.model = model
-        own, given = torch.tensor(normalisation(model)), torch.tensor((IMAGENET_MEAN, IMAGENET_STD))
+        own, given = torch.tensor(wanted.normalisation), torch.tensor(shown.normalisation)
         self.register_buffer("scale", (given[1] / own[1]).view(3, 1, 1))
         self.register_buffer("shift", ((given[0] - own[0]) / own[1]).view(3, 1, 1))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from nearsight.images.preprocessing import AUTO, INTERPOLATIONS, Preprocessing
 from nearsight.recipes.fields import TINY, option
-from nearsight.recipes.recipe import Recipe
+from nearsight.recipes.recipe import FetchFields, NormalisationFields, Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,12 +16,6 @@ class LabelFields:
 
     first_classes: int = option(
         0, "keep only the first N classes in alphabetical order (0: all)", change="never", low=0
-    )
-    download: bool = option(
-        False,
-        "known datasets and the public weights of a teacher may be fetched from the network",
-        change="free",
-        connects=True,
     )
     patch_size: int = option(0, "side of a patch in pixels (0: the model's own)", change="never", low=0)
 
@@ -40,6 +35,12 @@ class CropFields:
     randaugment_magnitude: float = option(9.0, "RandAugment magnitude, 0 to 10", low=0, high=10)
     randaugment_std: float = option(0.5, "standard deviation of the RandAugment magnitude", low=0)
     jitter: float = option(0.0, "colour jitter: brightness, contrast and saturation vary by this share", low=0, high=1)
+    interpolation: str = option(
+        AUTO,
+        "how pixels between pixels are found in resizing; auto: as the weights want it, else bicubic",
+        choices=(AUTO, *INTERPOLATIONS),
+        change="never",
+    )
     erasing: float = option(0.25, "probability of erasing a rectangle", low=0, high=1)
 
 
@@ -81,14 +82,18 @@ class BalanceFields:
 class DistillFields:
     """Learning from a teacher."""
 
-    teacher: str = option("", "teacher: a timm name (timm:NAME), MODEL=weights.safetensors, or a run folder")
+    teacher: str = option(
+        "", "teacher: weights as for --weights, such as a run; MODEL=FILE where they do not say their model"
+    )
     distillation: str = option("none", "how to learn from the teacher", choices=("none", "hard", "soft"))
     distill_weight: float = option(0.5, "share of the distillation term in the loss", low=0, high=1)
     distill_temperature: float = option(3.0, "temperature of soft distillation", low=TINY)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassificationRecipe(BalanceFields, DistillFields, MixingFields, CropFields, LabelFields, Recipe):
+class ClassificationRecipe(
+    BalanceFields, DistillFields, MixingFields, CropFields, LabelFields, NormalisationFields, FetchFields, Recipe
+):
     """One run of a classifier, completely. Its defaults are DeiT's recipe for ImageNet as ConViT used it."""
 
     task: ClassVar[str] = "classification"
@@ -116,6 +121,10 @@ class ClassificationRecipe(BalanceFields, DistillFields, MixingFields, CropField
         return self.select_by
 
     @property
+    def preprocessing(self) -> Preprocessing:
+        return Preprocessing.stated(self.mean, self.std, self.interpolation)
+
+    @property
     def mixes(self) -> bool:
         """Whether images are mixed with one another."""
         return bool((self.mixup or self.cutmix) and self.mix_probability)
@@ -135,6 +144,31 @@ CLASSIFICATION_RECIPES: dict[str, ClassificationRecipe] = {
     "convit": _CONVIT,
     # The "+" models of the same paper: 4e-4 at a batch of 512.
     "convit_plus": _CONVIT.with_changes(model="convit_tiny_plus", lr=4e-4, batch=512),
+    # For some hundred to some thousand images and weights that were trained on more: docs/finetuning.md. Rates fall by
+    # layer, the new head learns first, augmentation is light, and the run ends when validation stops improving.
+    "finetune": ClassificationRecipe(
+        model="",
+        image_size=0,
+        epochs=30.0,
+        batch=64,
+        lr=5e-4,
+        lr_batch=64,
+        warmup_epochs=1.0,
+        warmup_lr=1e-6,
+        min_lr=1e-6,
+        layer_decay=0.8,
+        head_rate=2.0,
+        frozen_epochs=1.0,
+        patience=10.0,
+        clip_grad=1.0,
+        drop_path=0.0,
+        crop_scale=0.5,
+        randaugment_ops=0,
+        erasing=0.0,
+        mixup=0.0,
+        cutmix=0.0,
+        repeats=1,
+    ),
     # Ramachandran et al. 2019. The paper states neither weight decay, smoothing nor augmentation: 1e-4, 0.1 and crops
     # with flips are the ResNet customs of its time.
     "sasa": ClassificationRecipe(

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from nearsight.analysis import inspectable, looking, walk
 from nearsight.analysis.figures.training import curves_of, draw_gates, draw_nonlocality
 from nearsight.analysis.views import GlobalView
-from nearsight.classification.data import ImageData
+from nearsight.classification.data import ImageData, eval_transform
 from nearsight.classification.measures import ClassCounts
 from nearsight.datasets.labelled import LabelledImages
 from nearsight.engine.task import ProcessContext
@@ -130,8 +130,10 @@ def attention_page(model: nn.Module, data: ImageData, context: ProcessContext) -
     titles: list[str] = []
     marks: list[plots.Mark] = []
     columns = 1
-    for label, seen in _one_of_each(data.split("val"), EvalTransform(size, crop_ratio=data.recipe.eval_crop)):
-        maps = _maps_from_the_centre(model, normalise(seen[None].to(context.device)))
+    for label, seen in _one_of_each(data.split("val"), eval_transform(data.recipe)):
+        maps = _maps_from_the_centre(
+            model, normalise(seen[None].to(context.device), *data.recipe.preprocessing.normalisation)
+        )
         if not maps:
             return None
         side = len(maps[0])

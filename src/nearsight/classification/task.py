@@ -86,11 +86,13 @@ class ClassificationTask(DataTask):
                 group=self.batch_multiple,
             )
             self._mix = BatchMix(mixing, self.num_classes)
+        self._started: list[str] = []
+        """What became of the weights that it starts from."""
         self._pixels: tuple[Tensor, Tensor] | None = None
 
     def describe(self) -> list[str]:
         warning = validation_warning(self.data.splits.val)
-        return [*super().describe(), *([warning] if warning else [])]
+        return [*super().describe(), *([warning] if warning else []), *self._started]
 
     def files(self) -> dict[str, str]:
         files = {CLASSES: "\n".join(self.data.classes) + "\n"}
@@ -99,7 +101,10 @@ class ClassificationTask(DataTask):
         return files
 
     def build_model(self) -> nn.Module:
-        return build_classifier(self.recipe, self.num_classes)
+        recipe = self.recipe
+        model = build_classifier(recipe, self.num_classes, classes=self.data.classes, download=recipe.download)
+        self._started = model.weights_report.lines() if recipe.weights else []  # type: ignore[operator, union-attr]
+        return model
 
     def training_module(self, model: nn.Module) -> nn.Module:
         if self.recipe.teacher and getattr(model, "distilled", False):

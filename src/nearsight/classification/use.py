@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from nearsight.analysis.pictures import in_turn
 from nearsight.classification import KIND, EvalOptions, PredictOptions
-from nearsight.classification.data import open_splits
+from nearsight.classification.data import eval_transform, open_splits
 from nearsight.classification.measures import macro_f1_interval
 from nearsight.classification.model import build_classifier
 from nearsight.classification.recipe import ClassificationRecipe
@@ -25,7 +25,7 @@ from nearsight.engine.task import ProcessContext
 from nearsight.images.decode import read_pictures
 from nearsight.images.files import picture_files
 from nearsight.images.imageset import Splits, pick_split
-from nearsight.images.transforms import BatchEval, EvalTransform
+from nearsight.images.transforms import BatchEval
 from nearsight.runs.folder import RunFolder, class_names
 from nearsight.tasks import Evaluation, Prediction
 from nearsight.text import printable
@@ -43,7 +43,7 @@ def evaluate(
     """
     folder = RunFolder(run)
     recipe = folder.recipe(ClassificationRecipe)
-    recipe = recipe.with_changes(init_from="", teacher="", distillation="none", drop_path=0.0)
+    recipe = recipe.with_changes(weights="", teacher="", distillation="none", drop_path=0.0)
     recipe = recipe.with_changes(download=options is not None and options.download)
     classes = class_names(run)
     if data:
@@ -104,12 +104,12 @@ class Classifier:
 
     def __init__(self, run: str | Path, device: str = "auto") -> None:
         folder = RunFolder(run)
-        recipe = folder.recipe(ClassificationRecipe).with_changes(init_from="", drop_path=0.0)
+        recipe = folder.recipe(ClassificationRecipe).with_changes(weights="", drop_path=0.0)
         self.classes = class_names(run)
         self.device = pick_device(device)
         self.model = trained_model(build_classifier(recipe, len(self.classes)), folder, self.device)
-        self._fit = EvalTransform(recipe.image_size, crop_ratio=recipe.eval_crop)
-        self._normalise = BatchEval(recipe.image_size).to(self.device)
+        self._fit = eval_transform(recipe)
+        self._normalise = BatchEval(recipe.image_size, **recipe.preprocessing._asdict()).to(self.device)
 
     def predict(self, pictures: Sequence[str | Path], options: PredictOptions) -> Iterator[Prediction]:
         """Predictions for picture files and folders of them, in the order given."""
@@ -145,7 +145,7 @@ class ClassificationRun:
     in_turn = staticmethod(in_turn)
 
     def __init__(self, run: RunFolder) -> None:
-        self.recipe = run.recipe(ClassificationRecipe).with_changes(init_from="")
+        self.recipe = run.recipe(ClassificationRecipe).with_changes(weights="")
         self.classes: Sequence[str] = class_names(run.path)
         self.picture_size = (self.recipe.image_size, self.recipe.image_size)
 

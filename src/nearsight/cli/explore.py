@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from nearsight.cli.options import Pretrained, Weights
+from nearsight.cli.options import Download, Weights
 
 
 def explore(
@@ -14,8 +14,8 @@ def explore(
     host: str = "127.0.0.1",
     port: int = 8765,
     open_browser: Annotated[bool, Parameter(name="--open", negative="--no-open")] = True,
-    pretrained: Pretrained = False,
-    weights: Weights = None,
+    weights: Weights = "",
+    download: Download = False,
 ) -> int:
     """Look inside models in a web page: every map of every layer and head, from any patch of any picture.
 
@@ -44,12 +44,12 @@ def explore(
     except ImportError as error:
         raise ValueError(f"the explorer needs {error.name}: pip install 'nearsight[explorer]'") from error
 
-    if weights is not None and len(sources) != 1:
+    if weights and len(sources) != 1:
         raise ValueError("--weights goes with one model; give one source")
     if not 0 <= port < 2**16:
         raise ValueError(f"--port is a number from 0 to 65535, not {port}")
     names = sources or ("convit_tiny", "deit_tiny")
-    opened = [open_source(spec, pretrained=pretrained, weights=weights) for spec in names]
+    opened = [open_source(spec, weights=weights, download=download) for spec in names]
     token = None if is_loopback(host) else secrets.token_urlsafe(24)
     samples = None
     if any(isinstance(source, RunSource) for source in opened):

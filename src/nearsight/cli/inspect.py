@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from nearsight.cli.options import Pretrained, Weights
+from nearsight.cli.options import Download, Weights
 from nearsight.text import typed
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def inspect(
     query: Annotated[tuple[int, int] | None, Parameter(negative="")] = None,
     layers: Annotated[list[int] | None, Parameter(consume_multiple=True, negative="")] = None,
     images: int | None = None,
-    pretrained: Pretrained = False,
-    weights: Weights = None,
+    weights: Weights = "",
+    download: Download = False,
 ) -> int:
     """Look inside models and runs: a table of every head, or a figure of the papers with its numbers beside it.
 
@@ -72,7 +72,7 @@ def inspect(
 
     if not sources:
         raise ValueError(f"name what to look into: a run folder or a model, such as: {typed('inspect', 'convit_tiny')}")
-    if weights is not None and len(sources) > 1:
+    if weights and len(sources) > 1:
         raise ValueError("--weights goes with one model; give one source")
     _check_options(figure, {"image": image, "images": images, "query": query, "layers": layers})
     if figure in OF_ONE and len(sources) > 1:
@@ -80,7 +80,7 @@ def inspect(
     if figure in ("3", "sasa-attention") and len(image or []) > 1:
         raise ValueError(f"--figure {figure} is of one picture; give one --image")
     _check_out(figure, out)
-    opened = [open_source(spec, pretrained=pretrained, weights=weights) for spec in sources]
+    opened = [open_source(spec, weights=weights, download=download) for spec in sources]
     if figure is None:
         return _table(opened, out, image or [], images)
     path = Path(f"figure-{figure}.png") if out is None else out

@@ -32,13 +32,16 @@ Override = Annotated[
     ),
 ]
 Show = Annotated[Literal["auto", "plain", "json", "quiet"], Parameter(help="How to report progress.")]
-Pretrained = Annotated[bool, Parameter(negative="", help="Fetch the weights of a `timm:` model from the network.")]
 Weights = Annotated[
-    Path | None,
+    str,
     Parameter(
-        help="A .safetensors or .pth file of weights for a model given by name, under our names, timm's or the "
-        "released ConViT's."
+        help="Weights for a model given by name: a .safetensors or .pth file under our names, timm's or the released "
+        "ConViT's, a run, a hub folder, or published ones (timm:NAME, hub:OWNER/NAME, torchvision:NAME).",
+        show_default=False,
     ),
+]
+Download = Annotated[
+    bool, Parameter(negative="", help="Fetch published weights from the network; of `timm:NAME` its own.")
 ]
 
 _NOT_OPTIONS = ("data", "task")

@@ -169,7 +169,6 @@ def train_and_tell(
 
     kind, folder = task_kind(recipe.task), RunFolder(path)
     with reported():
-        recipe = kind.complete_recipe(recipe, folder)
         summary = train_run(recipe, folder, callbacks=callbacks, override=override, fit_batch=fit_batch)
     if main and show != "quiet":
         _print_summary(summary, path, recipe.selection, as_json=show == "json")

@@ -62,13 +62,15 @@ class LabelledBatches:
         return f"class {printable(self.images.classes[label])!r}", rolled[rolled != index].tolist()
 
 
-def load_all(images: LabelledImages, size: int, *, bad: BadImageLog | None = None) -> Tensor:
+def load_all(
+    images: LabelledImages, size: int, *, bad: BadImageLog | None = None, interpolation: str = "bicubic"
+) -> Tensor:
     """Every image as one uint8 tensor [N, 3, size, size]: short side resized to `size`, centre cropped.
 
     A bad image is replaced by another of its class and noted in `bad`.
     """
     log = BadImageLog(len(images)) if bad is None else bad
-    batches = LabelledBatches(images, EvalTransform(size, crop_ratio=1.0))
+    batches = LabelledBatches(images, EvalTransform(size, crop_ratio=1.0, interpolation=interpolation))
     out = torch.empty((len(images), 3, size, size), dtype=torch.uint8)
 
     def load(start: int) -> dict[str, str]:

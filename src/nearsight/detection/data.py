@@ -21,18 +21,19 @@ from nearsight.engine.data import EvalBatch, TaskData
 from nearsight.engine.task import Batch, Inputs, ProcessContext
 from nearsight.images.epochs import EpochOrder
 from nearsight.images.imageset import BadImage, BadImageLog, read_or_replace, share_of
-from nearsight.images.transforms import FILL, normalise
+from nearsight.images.preprocessing import Preprocessing
+from nearsight.images.transforms import normalise
 from nearsight.randomness import hash32
 
 EVAL_BATCH = 8
 _MOST_STAND_INS = 15
 
 
-def pad_images(images: Sequence[np.ndarray]) -> Tensor:
-    """Images uint8 [h, w, 3] of any sizes as one batch uint8 [B, 3, H, W], padded right and below."""
+def pad_images(images: Sequence[np.ndarray], fill: tuple[int, int, int]) -> Tensor:
+    """Images uint8 [h, w, 3] of any sizes as one batch uint8 [B, 3, H, W], filled right and below."""
     height, width = (max(image.shape[axis] for image in images) for axis in (0, 1))
     batch = np.empty((len(images), height, width, 3), dtype=np.uint8)
-    batch[:] = FILL
+    batch[:] = fill
     for place, image in zip(batch, images, strict=True):
         place[: image.shape[0], : image.shape[1]] = image
     return torch.from_numpy(batch).permute(0, 3, 1, 2).contiguous()
@@ -64,8 +65,8 @@ def _padded(samples: Sequence[tuple[Tensor, Tensor]], places: int) -> dict[str, 
 class PictureBatches:
     """Makes batches for a stream: images uint8 [b, 3, H, W], boxes [b, places, 4] and labels [b, places]."""
 
-    def __init__(self, images: DetectionSet, settings: ViewSettings, places: int) -> None:
-        self.images, self.settings, self.places = images, settings, places
+    def __init__(self, images: DetectionSet, settings: ViewSettings, places: int, fill: tuple[int, int, int]) -> None:
+        self.images, self.settings, self.places, self.fill = images, settings, places, fill
 
     def __call__(self, indices: np.ndarray, keys: np.ndarray, found: dict[str, str]) -> dict[str, Tensor]:
         pictures, samples = [], []
@@ -73,7 +74,7 @@ class PictureBatches:
             image, chosen = read_detection_image(self.images, int(index), found)
             size = (image.shape[0], image.shape[1])
             view, sample = _view_and_boxes(self.images, chosen, key, size, self.settings)
-            pictures.append(render(image, view, self.settings.size, FILL))
+            pictures.append(render(image, view, self.settings.size, self.fill))
             samples.append(sample)
         stacked = torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).contiguous()
         return {"images": stacked, **_padded(samples, self.places)}
@@ -92,9 +93,11 @@ class ResidentPictures:
         places: int,
         device: torch.device | str,
         *,
+        preprocessing: Preprocessing = Preprocessing(),  # noqa: B008 - it cannot be changed
         bad: BadImageLog | None = None,
     ) -> None:
         self.images, self.settings, self.places = images, settings, places
+        self._normalisation = preprocessing.normalisation
         height, width = settings.size
         stored = np.empty((len(images), height, width, 3), dtype=np.uint8)
         self._source = np.arange(len(images))
@@ -103,7 +106,7 @@ class ResidentPictures:
         for index in range(len(images)):
             image, self._source[index] = read_detection_image(images, index, found)
             view = plain_view((image.shape[0], image.shape[1]), settings.size)
-            stored[index] = render(image, view, settings.size, FILL)
+            stored[index] = render(image, view, settings.size, preprocessing.fill)
             sizes[index] = view.height, view.width
         if found and bad is not None:
             bad.add(found)
@@ -143,7 +146,9 @@ class ResidentPictures:
             ),
             dim=-1,
         )
-        pictures = F.grid_sample(normalise(self._stored[index]), grid, mode="bilinear", align_corners=False)
+        pictures = F.grid_sample(
+            normalise(self._stored[index], *self._normalisation), grid, mode="bilinear", align_corners=False
+        )
         return pictures * inside[:, None]
 
 
@@ -187,10 +192,14 @@ class DetectionData(TaskData[DetectionSet]):
         """Bring resident pictures to the device, once."""
         if self.resident and self._pictures is None:
             train, bad = self.splits.train, self.bad("train")
-            self._pictures = ResidentPictures(train, self.settings, self.places, device, bad=bad)
+            self._pictures = ResidentPictures(
+                train, self.settings, self.places, device, preprocessing=self.recipe.preprocessing, bad=bad
+            )
 
     def epoch(self, order: EpochOrder, parts: list[slice], context: ProcessContext) -> Iterator[Inputs]:
-        make = self._pictures or PictureBatches(self.splits.train, self.settings, self.places)
+        make = self._pictures or PictureBatches(
+            self.splits.train, self.settings, self.places, self.recipe.preprocessing.fill
+        )
         return iter(self.stream(make, "train", order, parts, context))
 
     def prepare(self, inputs: Inputs) -> Batch:
@@ -198,7 +207,7 @@ class DetectionData(TaskData[DetectionSet]):
         if self._pictures is not None:
             images = self._pictures.pictures(inputs["index"], inputs["view"])
         else:
-            images = normalise(inputs["images"])
+            images = normalise(inputs["images"], *self.recipe.preprocessing.normalisation)
         return Batch(images, (inputs["boxes"], inputs["labels"]))
 
     def eval_batches(self, split: str, context: ProcessContext) -> Iterator[EvalBatch]:
@@ -209,8 +218,9 @@ class DetectionData(TaskData[DetectionSet]):
             pictures = {index: self._eval_picture(split, index) for index in mine[start : start + EVAL_BATCH]}
             readable = {index: picture for index, picture in pictures.items() if picture is not None}
             if readable:
-                batch = pad_images(list(readable.values())).to(context.device)
-                yield EvalBatch(normalise(batch), torch.tensor(list(readable), device=context.device))
+                batch = pad_images(list(readable.values()), self.recipe.preprocessing.fill).to(context.device)
+                shown = normalise(batch, *self.recipe.preprocessing.normalisation)
+                yield EvalBatch(shown, torch.tensor(list(readable), device=context.device))
 
     def eval_view(self, split: str, index: int) -> View:
         height, width = (int(side) for side in self.split(split).sizes[index])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from nearsight.recipes.fields import TINY, option
-from nearsight.recipes.recipe import Recipe
+from nearsight.recipes.recipe import FetchFields, NormalisationFields, Recipe
 from nearsight.untrusted.limits import IMAGE_SIZE
 
 
@@ -29,7 +29,7 @@ class ViewFields:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DetectionRecipe(ViewFields, Recipe):
+class DetectionRecipe(ViewFields, NormalisationFields, FetchFields, Recipe):
     """One run of a detector, completely."""
 
     task: ClassVar[str] = "detection"

@@ -104,6 +104,18 @@ class RetinaNet(nn.Module):
     def no_weight_decay(self) -> set[str]:
         return {name for name, _ in self.named_parameters() if name.endswith("_embedding")}
 
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """The body's layers; what is added to it, pyramid and heads, counts as the head."""
+        inside = r"^backbone\.vit\." if isinstance(self.backbone, ViTBackbone) else r"^backbone\."
+
+        def within(pattern: Any) -> Any:
+            if isinstance(pattern, str):
+                return pattern.replace("^", inside, 1)
+            return [(within(one), number) for one, number in pattern]
+
+        matcher = self.body.group_matcher(coarse)  # type: ignore[operator]
+        return {part: within(pattern) for part, pattern in matcher.items()}
+
     def forward(self, images: Tensor) -> DetectorOutputs:
         require_images(images, self.in_chans, next(self.parameters()).dtype)
         _, maps = self.backbone.forward_intermediates(self.pad(images), indices=(1, 2, 3))  # type: ignore[operator]

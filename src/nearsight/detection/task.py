@@ -39,6 +39,8 @@ class DetectionTask(DataTask):
         self.recipe = recipe
         self.data = DetectionData(recipe, splits)
         self.num_classes = len(self.data.splits.train.classes)
+        self._started: list[str] = []
+        """What became of the weights that it starts from."""
 
     def files(self) -> dict[str, str]:
         train = self.data.splits.train
@@ -46,7 +48,12 @@ class DetectionTask(DataTask):
         return {CATEGORIES: json.dumps(listed, indent=1) + "\n"}
 
     def build_model(self) -> nn.Module:
-        return build_detector(self.recipe, self.num_classes)
+        model = build_detector(self.recipe, self.num_classes)
+        self._started = model.weights_report.lines() if self.recipe.weights else []  # type: ignore[operator, union-attr]
+        return model
+
+    def describe(self) -> list[str]:
+        return [*super().describe(), *self._started]
 
     def feed(self, start_step: int, context: ProcessContext) -> Iterator[list[Inputs]]:
         self.data.load(context.device)

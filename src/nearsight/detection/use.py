@@ -47,9 +47,9 @@ class Detector:
         recipe = folder.recipe(DetectionRecipe)
         self.classes, self.category_ids = run_categories(folder)
         self.context = _context(recipe, device)
-        fresh = build_detector(recipe.with_changes(init_from=""), len(self.classes))
+        fresh = build_detector(recipe.with_changes(weights=""), len(self.classes))
         self.model = trained_model(fresh, folder, self.context.device)
-        self.picture_size = recipe.picture_size
+        self.picture_size, self.preprocessing = recipe.picture_size, recipe.preprocessing
         self.notes: list[str] = []
 
     @torch.no_grad()
@@ -58,7 +58,8 @@ class Detector:
         image_sizes = [(image.shape[0], image.shape[1]) for image in images]
         pictures, views = zip(*(fit_image(image, self.picture_size) for image in images), strict=True)
         with self.context.autocast():
-            outputs = self.model(normalise(pad_images(pictures).to(self.context.device)))
+            batch = pad_images(pictures, self.preprocessing.fill).to(self.context.device)
+            outputs = self.model(normalise(batch, *self.preprocessing.normalisation))
         return found_in(outputs, views, image_sizes, score_threshold=score_threshold)
 
     def predict(self, pictures: Sequence[str | Path], options: PredictOptions) -> Iterator[Prediction]:
@@ -129,7 +130,7 @@ def evaluate(
         results = Path(options.results)
         _made_folder(results.parent, "--results")
     folder = RunFolder(run)
-    recipe = folder.recipe(DetectionRecipe).with_changes(init_from="", resident="off")  # each picture is seen once
+    recipe = folder.recipe(DetectionRecipe).with_changes(weights="", resident="off")  # each picture is seen once
     classes, _ = run_categories(folder)
     fingerprints: dict[str, str] = {}
     if data:
@@ -181,7 +182,7 @@ class DetectionRun:
     in_turn = staticmethod(in_order)
 
     def __init__(self, run: RunFolder) -> None:
-        self.recipe = run.recipe(DetectionRecipe).with_changes(init_from="")
+        self.recipe = run.recipe(DetectionRecipe).with_changes(weights="")
         self.classes: Sequence[str] = run_categories(run)[0]
         self.picture_size = self.recipe.picture_size
 

@@ -7,20 +7,24 @@ import math
 import torch
 from torch import Tensor, nn
 
+from nearsight.engine.layers import by_layer, layers_from_head
 from nearsight.engine.sharding import gather_optimizer, is_sharded, scatter_optimizer
 from nearsight.recipes.recipe import Recipe
 
 
 def decay_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, object]]:
-    """Two parameter groups: matrices and kernels decay; vectors and what the model exempts do not.
+    """Parameter groups: matrices and kernels decay; vectors and what the model exempts do not.
+
+    A recipe that treats layers differently has these two for each layer, with `multiple`, by which its learning rate
+    differs from the last block's, and `head`, which says whether it is the head's.
 
     The positional vectors ``v_pos`` and the ``gate`` follow the recipe whatever their shape: decay acts on the locality
     strength itself there, and over a full ImageNet run would shrink it by orders of magnitude.
     """
     stated = getattr(model, "no_weight_decay", None)
     exempt: set[str] = set(stated()) if callable(stated) else set()
-    decayed: list[Tensor] = []
-    spared: list[Tensor] = []
+    layers = layers_from_head(model) if by_layer(recipe) else {}
+    groups: dict[tuple[int, bool], list[Tensor]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -31,21 +35,44 @@ def decay_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, object]]:
             decays = recipe.decay_gates
         else:
             decays = parameter.ndim >= 2 and name not in exempt
-        (decayed if decays else spared).append(parameter)
-    groups = ((decayed, recipe.weight_decay), (spared, 0.0))
-    return [{"params": members, "weight_decay": decay} for members, decay in groups if members]
+        groups.setdefault((layers.get(name, 1), not decays), []).append(parameter)
+    return [
+        {
+            "params": members,
+            "weight_decay": 0.0 if spared else recipe.weight_decay,
+            "multiple": recipe.head_rate if layer == 0 else recipe.layer_decay ** (layer - 1),
+            "head": layer == 0,
+        }
+        for (layer, spared), members in sorted(groups.items(), key=lambda one: one[0])
+    ]
 
 
 def build_optimizer(model: nn.Module, recipe: Recipe, lr: Tensor) -> torch.optim.Optimizer:
-    """The recipe's optimiser, fused. All groups share the tensor ``lr``: a captured step reads its current value.
+    """The recipe's optimiser, fused. A group's rate is a tensor, whose current value a captured step reads: ``lr``
+    itself, which groups share, or one of its own where layers differ. ``set_rates`` fills them.
 
     The fused kernels also take ``found_inf``, a device-side switch that skips the update without asking the host.
     """
     groups = decay_groups(model, recipe)
+    if by_layer(recipe):
+        groups = [{**group, "lr": torch.zeros_like(lr)} for group in groups]
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=lr, momentum=recipe.momentum, nesterov=recipe.momentum > 0, fused=True)
     betas = (recipe.momentum, recipe.beta2)
     return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=True, capturable=lr.device.type == "cuda")
+
+
+def set_rates(optimizer: torch.optim.Optimizer, rate: float, body: float) -> None:
+    """Fill the rates of all groups: ``rate`` times the layer's multiple, and times ``body`` for all but the head."""
+    for group in optimizer.param_groups:
+        group["lr"].fill_(rate * group["multiple"] * (1.0 if group["head"] else body))
+
+
+def body_share(step: int, frozen_steps: int, warmup_steps: float) -> float:
+    """The body's share of the learning rate at update ``step``: none while it is frozen, then a line up to all."""
+    if not frozen_steps:
+        return 1.0
+    return min(1.0, max(0, step + 1 - frozen_steps) / max(1.0, warmup_steps))
 
 
 def learning_rate(step: int, total_steps: int, recipe: Recipe) -> float:

@@ -11,10 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from nearsight.acceleration import accelerate
 from nearsight.engine.distributed import World
+from nearsight.engine.layers import head_names
 from nearsight.engine.optimizer import AveragedModel, build_optimizer, optimizer_tensors, restore_optimizer
 from nearsight.engine.sharding import gather_model, scatter_model, shard
 from nearsight.engine.task import Task
@@ -33,6 +35,10 @@ class Progress:
     pending: list[list[float]] = field(default_factory=list)
     """Loss and gradient norm of the steps that are not in the log yet."""
     best: dict[str, Any] | None = None
+    improved: dict[str, Any] | None = None
+    """Step and value of the last evaluation that was better than all before."""
+    ended: int = 0
+    """Of how many steps the plan was that patience ended early; 0 where it did not."""
     seconds: float = 0.0
 
 
@@ -61,11 +67,37 @@ class TrainState:
         self.averaged = AveragedModel(self.model, average) if average is not None else None
         self.lr = torch.zeros((), device=device)  # on the device, so that a captured step reads its current value
         self.optimizer = build_optimizer(self.model, recipe, self.lr)
-        self.module = task.training_module(self.model)
+        self._bare = task.training_module(self.model)
+        self._wraps = world.size > 1 and not sharded
+        self._device = device
+        head = head_names(self.model) if recipe.frozen_epochs else set()
+        self._body = [p for name, p in self.model.named_parameters() if p.requires_grad and name not in head]
+        self.frozen = False
+        self.module = self._wrapped()
         """What is called in training."""
-        if world.size > 1 and not sharded:
-            ids = [device.index] if device.type == "cuda" else None
-            self.module = DistributedDataParallel(self.module, device_ids=ids, gradient_as_bucket_view=True)
+
+    def _wrapped(self) -> nn.Module:
+        if not self._wraps:
+            return self._bare
+        ids = [self._device.index] if self._device.type == "cuda" else None
+        return DistributedDataParallel(self._bare, device_ids=ids, gradient_as_bucket_view=True)
+
+    def freeze(self, frozen: bool) -> None:
+        """Whether the head alone learns. A step that was made before must be made anew: `module` is another."""
+        self.frozen = frozen
+        for parameter in self._body:
+            parameter.requires_grad_(not frozen)
+            parameter.grad = None
+        self.module = self._wrapped()
+        self.train()
+
+    def train(self) -> None:
+        """Training mode. The batch norms of a frozen body keep their statistics, and normalise by them."""
+        self.module.train()
+        if self.frozen:
+            for module in self.model.modules():
+                if isinstance(module, _BatchNorm):
+                    module.eval()
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:
         """Weights, optimiser state and averaged weights under names that do not depend on the number of processes.

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from nearsight.engine.distributed import World
+from nearsight.engine.optimizer import set_rates
 from nearsight.engine.sharding import full_tensor
 from nearsight.engine.state import TrainState
 from nearsight.engine.task import Batch, Inputs, Task
@@ -63,7 +64,6 @@ class TrainStep:
         self.parameters = [p for group in state.optimizer.param_groups for p in group["params"]]
         self.statistics = [b for b in state.module.buffers() if b.is_floating_point()]  # of batch norms
         device = settings.device
-        self.lr = state.lr
         self.ema_weight = torch.zeros((), device=device)
         self.step_number = torch.zeros((), dtype=torch.int64, device=device)
         self.ring = torch.zeros(4, settings.window, device=device)  # loss, gradient norm, skipped, overflow
@@ -79,11 +79,16 @@ class TrainStep:
         self._buffers: list[dict[str, Tensor]] = []  # of the last batch
         self._seed = 0
 
-    def __call__(self, step: int, inputs: Sequence[Inputs], lr: float, ema_weight: float, seed: int) -> None:
-        """Carry out update ``step``. ``seed`` fixes dropout and drop-path; everything else random is the task's."""
+    def __call__(
+        self, step: int, inputs: Sequence[Inputs], lr: float, ema_weight: float, seed: int, body: float = 1.0
+    ) -> None:
+        """Carry out update ``step``. ``seed`` fixes dropout and drop-path; everything else random is the task's.
+
+        ``body`` is the share of the learning rate that all but the head has.
+        """
         if self.pending == self.settings.window:
             raise RuntimeError("the ring is full: read() before the next step")
-        self.lr.fill_(lr)
+        set_rates(self.optimizer, lr, body)
         self.ema_weight.fill_(ema_weight)
         self.step_number.fill_(step)
         self.slot.fill_(self.pending)

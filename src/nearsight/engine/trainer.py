@@ -17,7 +17,7 @@ from nearsight.engine.callbacks import CallbackList
 from nearsight.engine.data import cut_batch, explained_loading, smaller_micro_batch
 from nearsight.engine.device import compiles, pick_precision
 from nearsight.engine.distributed import World
-from nearsight.engine.optimizer import ema_weight, learning_rate
+from nearsight.engine.optimizer import body_share, ema_weight, learning_rate
 from nearsight.engine.saving import CheckpointSaver
 from nearsight.engine.sharding import is_sharded
 from nearsight.engine.state import Clock, Progress, TrainState
@@ -47,6 +47,7 @@ class Trainer:
         self.task, self.recipe, self.folder, self.world = task, recipe, folder, world
         self.device, self.stop, self.callbacks = device, stop, CallbackList()
         self.total_steps = max(1, round(recipe.epochs * task.steps_per_epoch))
+        self.frozen_steps = round(min(recipe.frozen_epochs, recipe.epochs) * task.steps_per_epoch)
         self.eval_interval = max(1, round(recipe.eval_every * task.steps_per_epoch))
         self.micro_batch, self.accumulation = cut_batch(recipe, world, task.batch_multiple)
         self.progress = Progress()
@@ -59,6 +60,11 @@ class Trainer:
     def context(self) -> ProcessContext:
         precision = pick_precision(self.recipe.precision, self.device)
         return ProcessContext(self.device, self.world.rank, self.world.size, self.micro_batch, precision)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all steps are taken, or patience has ended this plan of them."""
+        return self.progress.step >= self.total_steps or self.progress.ended == self.total_steps
 
     def close(self) -> None:
         """Close the run's files."""
@@ -82,8 +88,8 @@ class Trainer:
         if self.progress.step:
             self.note(f"resumed after step {self.progress.step} of {self.total_steps}")
         self.clock = Clock(self.progress.seconds)
-        self.state.module.train()
-        while self.progress.step < self.total_steps:
+        self.state.train()
+        while not self.is_over:
             try:
                 self._train_from(self.progress.step)
             except torch.OutOfMemoryError as error:
@@ -95,6 +101,7 @@ class Trainer:
     def _train_from(self, step: int) -> None:
         with contextlib.closing(self._feed(step)) as feed:
             for inputs in feed:
+                self._freeze_as_due()
                 with self._unless_stopped():
                     self._advance(inputs)
                 evaluated = self._evaluate_when_due()
@@ -104,7 +111,7 @@ class Trainer:
                 if stop:
                     self.saver.require_saved()
                     raise self._preempted(f"after step {self.progress.step}")
-                if self.progress.step == self.total_steps:
+                if self.is_over:
                     return
 
     @contextlib.contextmanager
@@ -138,7 +145,9 @@ class Trainer:
         step = self.progress.step
         rate = learning_rate(step, self.total_steps, self.recipe)
         seed = hash32(self.recipe.seed, STEP_STREAM, step, self.world.rank)
-        self.train_step(step, inputs, rate, ema_weight(step, self.recipe.ema), seed)
+        warmup = self.recipe.warmup_epochs / self.recipe.epochs * self.total_steps
+        body = body_share(step, self.frozen_steps, warmup)
+        self.train_step(step, inputs, rate, ema_weight(step, self.recipe.ema), seed, body)
         self.progress.step += 1
         window_ends = self.progress.step % self.recipe.log_every == 0 or self.progress.step == self.total_steps
         # On a CPU reading costs nothing, so problems are seen immediately; a GPU is read when a log line is due.
@@ -146,6 +155,13 @@ class Trainer:
             self._read_results()
         if window_ends:
             self._log_training(rate)
+
+    def _freeze_as_due(self) -> None:
+        """The body is frozen in the first steps, or in all; which follows from the step alone."""
+        if self.state.frozen != (self.progress.step < self.frozen_steps):
+            self._read_results()
+            self.state.freeze(not self.state.frozen)
+            self._renew_step()
 
     def _read_results(self) -> None:
         results = self.train_step.read()
@@ -214,11 +230,12 @@ class Trainer:
         with self.clock.paused(), explained_loading():
             values, alone = self._validate(), self.context.alone()
             observed = {} if is_sharded(self.state.model) else dict(self.task.observe(self.state.model, alone))
-            self.state.module.train()
+            self.state.train()
         self._record(
             {"kind": "eval", "step": step, "epoch": round(step / self.task.steps_per_epoch, 4), **values, **observed}
         )
         self._select(values)
+        self._lose_patience(values)
         return True
 
     def _validate(self) -> dict[str, float]:
@@ -248,6 +265,17 @@ class Trainer:
             sign, best = -1 if selection == "loss" else 1, self.progress.best
             if last or sign * value >= (sign * best["value"] if best else float("-inf")):
                 self.progress.best = {"step": self.progress.step, "value": value, "weights": weights}
+
+    def _lose_patience(self, values: dict[str, float]) -> None:
+        """End the run where validation has not become better for as long as the recipe says."""
+        progress, selection = self.progress, self.task.selection
+        value = max(values.get(f"{prefix}val_{selection}", -math.inf) for prefix in ("", "ema_"))
+        if progress.improved is None or value > progress.improved["value"]:
+            progress.improved = {"step": progress.step, "value": value}
+        waited = (progress.step - progress.improved["step"]) / self.task.steps_per_epoch
+        if self.recipe.patience and waited >= self.recipe.patience and progress.step < self.total_steps:
+            progress.ended = self.total_steps
+            self.note(f"no better validation for {waited:g} epochs: the run ends after step {progress.step}")
 
     def _save_due(self) -> bool:
         every = self.recipe.save_every
@@ -281,6 +309,9 @@ class Trainer:
         self.micro_batch = smaller
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
+        self._renew_step()
+
+    def _renew_step(self) -> None:
         before = self.train_step
         self.train_step = self._new_step()
         self.train_step.scale.copy_(before.scale)

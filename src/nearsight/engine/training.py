@@ -50,9 +50,11 @@ def train(
         # Data and model first: a mistake in their names leaves no folder behind.
         # A run that has weights of its own no longer needs those it started from, which may be gone.
         begun = bool(folder.checkpoints().steps())
-        open_task = open_task or task_kind(recipe.task).open_task
-        task = open_task(recipe.with_changes(init_from="") if begun else recipe, fit_batch=fit_batch)
-        asked, recipe = recipe, task.recipe.with_changes(init_from=recipe.init_from)
+        if open_task is None:
+            kind = task_kind(recipe.task)
+            recipe, open_task = kind.complete_recipe(recipe, folder), kind.open_task
+        task = open_task(recipe.with_changes(weights="") if begun else recipe, fit_batch=fit_batch)
+        asked, recipe = recipe, task.recipe.with_changes(weights=recipe.weights)
         trainer = Trainer(task, recipe, folder, world=world, device=device, stop=stop)
         cleanup.callback(trainer.close)
         if world.is_main:
@@ -120,7 +122,8 @@ def _finish(trainer: Trainer, world: World) -> dict[str, Any]:
     folder, task, model = trainer.folder, trainer.task, trainer.state.model
     measured = evaluated(task, model, "test", trainer.context) if task.has_split("test") else None
     summary: dict[str, Any] = {
-        "steps": trainer.total_steps,
+        "steps": trainer.progress.step,
+        **({"planned_steps": trainer.total_steps} if trainer.progress.ended else {}),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "selected": trainer.progress.best,
         "skipped_steps": trainer.progress.skipped,

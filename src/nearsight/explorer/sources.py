@@ -1,4 +1,4 @@
-"""What can be looked into, by what a person types: a run folder, a model's name, or `timm:NAME`.
+"""What can be looked into, by what a person types: a run, a hub folder, a model's name, or published weights.
 
 And what it is shown when no picture is named: a run's own validation set, else bundled pictures.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,24 +15,35 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor, nn
+from torch import nn
 
 from nearsight.acceleration import accelerate
 from nearsight.analysis.pictures import SAMPLES, in_turn, model_size
 from nearsight.analysis.walk import Detector, inspectable
-from nearsight.classification.model import timm_model
+from nearsight.classification.model import timm_arguments, timm_model
 from nearsight.classification.use import top_classes
 from nearsight.datasets.sources import open_data
 from nearsight.detection.anchors import DetectorOutputs
 from nearsight.detection.use import surest_boxes
 from nearsight.models import create_model
+from nearsight.models.bounds import check_size
 from nearsight.randomness import INITIALISATION_STREAM, hash32
+from nearsight.recipes.foreign import check_arguments
 from nearsight.runs.exits import DiskError
 from nearsight.runs.folder import RunFolder
-from nearsight.runs.layout import BEST, CONFIG, DATA, MODEL
+from nearsight.runs.layout import BEST, DATA, MODEL
 from nearsight.tasks import task_kind
 from nearsight.text import without_home
-from nearsight.weights import from_timm, load_weights, read_weights
+from nearsight.weights import (
+    chosen_network,
+    create_started,
+    find_weights,
+    head_prefixes,
+    load_weights,
+    show_as,
+    start_from,
+)
+from nearsight.weights.sources import HUB, PUBLISHED, TIMM, TORCHVISION
 
 
 @dataclass(frozen=True)
@@ -43,25 +55,21 @@ class Snapshot:
 
 
 class ModelSource:
-    """A model by name, with fresh, downloaded or given weights: one snapshot."""
+    """A model by name, with fresh weights or those of a source: one snapshot."""
 
     selected_step: int | None = None
     num_classes: int | None = None
 
-    def __init__(self, spec: str, *, pretrained: bool = False, weights: Path | None = None) -> None:
+    def __init__(self, spec: str, *, weights: str = "", download: bool = False) -> None:
         self.spec, self.name = spec, spec
-        self._pretrained, self._weights = pretrained, weights
-        if pretrained and not spec.startswith("timm:"):
-            raise ValueError(f"--pretrained fetches timm's weights; write timm:{spec} for them")
-        origin = "fetched weights" if pretrained else f"weights of {weights.name}" if weights else "untrained"
-        self.snapshots = [Snapshot(None, origin)]
+        self._weights = find_weights(weights, download=download) if weights else None
+        self._network = chosen_network("" if spec == weights else spec, self._weights) if self._weights else None
+        self.snapshots = [Snapshot(None, f"weights of {without_home(weights)}" if weights else "untrained")]
 
     def load(self, step: int | None = None) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # an untrained model is the same one every time
-            model = self._timm() if self.spec.startswith("timm:") else create_model(self.spec)
-        if self._weights is not None:
-            _load(model, read_weights(self._weights), str(self._weights))
+            model = self._fresh() if self._weights is None or self._network is None else self._started()
         return accelerate(inspectable(model)).eval()
 
     def image_size(self, model: nn.Module) -> tuple[int, int]:
@@ -71,12 +79,28 @@ class ModelSource:
     def predictions(self, outputs: Any, size: tuple[int, int]) -> list[dict[str, Any]]:
         return surest_boxes(outputs, size) if isinstance(outputs, DetectorOutputs) else top_classes(outputs)
 
-    def _timm(self) -> nn.Module:
-        name = self.spec.removeprefix("timm:")
-        try:
-            return timm_model(name, fetch=self._pretrained)
-        except OSError as error:
-            raise ValueError(f"the weights of {name} could not be fetched: {error}") from error
+    def _fresh(self) -> nn.Module:
+        return timm_model(self.spec.removeprefix(TIMM)) if self.spec.startswith(TIMM) else create_model(self.spec)
+
+    def _started(self) -> nn.Module:
+        """With the weights, and as many classes as they have."""
+        assert self._weights is not None
+        assert self._network is not None
+        if not self._network.model.startswith(TIMM):
+            return create_started(self._network.model, self._weights)
+        tensors = self._weights.read()
+        name, options = self._network.model.removeprefix(TIMM), dict(self._network.options)
+        check_arguments(name, options, timm_arguments(name))
+        check_size(partial(timm_model, name, **options), self._network.model)
+        model = timm_model(name, **options)
+        head = next(
+            (tensors[f"{prefix}weight"] for prefix in head_prefixes(model) if f"{prefix}weight" in tensors), None
+        )
+        if head is not None:
+            model = timm_model(name, **{**options, "num_classes": len(head)})
+        start_from(model, self._weights, tensors=tensors)
+        show_as(model, self._weights.preprocessing)
+        return model
 
 
 class RunSource:
@@ -94,20 +118,26 @@ class RunSource:
             self._best = self.run.checkpoints().pointed(BEST)
         except DiskError as error:
             raise ValueError(str(error)) from error
-        self.snapshots = [Snapshot(0, "before training")]
+        # A run keeps no copy of weights of others that it started from.
+        self._began_fresh = not self.run.recipe().weights
+        self.snapshots = [Snapshot(0, "before training")] if self._began_fresh else []
         for step in self.run.checkpoints().steps():
             self.snapshots.append(Snapshot(step, f"step {step}" + (" (selected)" if step == self._best else "")))
 
     @property
     def selected_step(self) -> int:
         """The step of the weights that are shown first."""
-        return self.snapshots[-1].step or 0 if self._best is None else self._best
+        return (self.snapshots[-1].step or 0 if self.snapshots else 0) if self._best is None else self._best
 
     def load(self, step: int | None = None) -> nn.Module:
+        if not self._began_fresh and (step == 0 or not self.snapshots):
+            began = without_home(self.run.recipe().weights)
+            raise ValueError(f"{self.name} started from the weights {began}, of which it keeps no copy: open those")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(hash32(self.inspected.recipe.seed, INITIALISATION_STREAM))
             model = self.inspected.fresh_model()
-        if (step is None and len(self.snapshots) > 1) or (step is not None and step == self._best):
+        trained = any(snapshot.step for snapshot in self.snapshots)
+        if (step is None and trained) or (step is not None and step == self._best):
             load_weights(model, self.run.selected_weights(), self.name)
         elif step:
             try:
@@ -130,32 +160,30 @@ class RunSource:
 Source = ModelSource | RunSource
 
 
-def open_source(spec: str, *, pretrained: bool = False, weights: Path | None = None) -> Source:
-    """Recognise a run folder, `timm:NAME` or one of our models' names; a ValueError says what is wrong with any
-    other."""
+def open_source(spec: str, *, weights: str = "", download: bool = False) -> Source:
+    """Recognise a run folder, a hub folder, `timm:NAME`, other published weights or one of our models' names.
+
+    `weights` are for a model by name; `download` alone fetches the published ones of `timm:NAME`. A ValueError says
+    what is wrong with any other.
+    """
     path = Path(spec)
     if path.is_dir():
-        if not (path / CONFIG).is_file():
-            raise ValueError(f"{spec} is a folder but no run: it has no {CONFIG}")
-        if pretrained or weights is not None:
-            raise ValueError(f"{spec} is a run and has its own weights; --pretrained and --weights are for model names")
-        return RunSource(path)
-    source = ModelSource(spec, pretrained=pretrained, weights=weights)
-    if not spec.startswith("timm:"):
-        with torch.device("meta"):
-            create_model(spec)  # raises for an unknown name, with the nearest known ones
-    return source
+        if weights or download:
+            raise ValueError(f"{spec} has its own weights; --weights and --download are for names of models")
+        return RunSource(path) if RunFolder(path).has_config else ModelSource(spec, weights=spec)
+    published = spec.startswith((HUB, TORCHVISION)) or (download and not weights)
+    if spec.startswith(PUBLISHED) or weights:
+        return ModelSource(spec, weights=weights or (spec if published else ""), download=download)
+    if download:
+        raise ValueError(f"--download has nothing to fetch for {spec}: name its weights, as in --weights timm:{spec}")
+    with torch.device("meta"):
+        create_model(spec)  # raises for an unknown name, with the nearest known ones
+    return ModelSource(spec)
 
 
 def untrained(source: Source) -> nn.Module:
     """What a source was before training: exactly for a run, a model like it otherwise."""
     return source.load(0) if isinstance(source, RunSource) else ModelSource(source.spec).load()
-
-
-def _load(model: nn.Module, weights: dict[str, Tensor], origin: str) -> None:
-    """Weights under our names, or under timm's and the released ConViT's."""
-    own = model.state_dict().keys()
-    load_weights(model, weights if weights.keys() == own else from_timm(weights), origin)
 
 
 NamedPicture = tuple[str, np.ndarray]

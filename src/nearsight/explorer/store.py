@@ -118,7 +118,7 @@ class Store:
                 known = self._inspections.get(inspection_id)
             if known is None:
                 model = self._model(model_id, step)
-                picture = fit_picture(stored.name, stored.pixels, source.image_size(model))
+                picture = fit_picture(stored.name, stored.pixels, source.image_size(model), model)
                 known = inspect_picture(model, picture, source.predictions)
                 self._keep(inspection_id, known)
         return inspection_id, known

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from nearsight.images import batch_geometry as geometry
 from nearsight.images import rand_augment
-from nearsight.images.transforms import IMAGENET_MEAN, IMAGENET_STD, EvalTransform, Normalize, to_tensor
+from nearsight.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD
+from nearsight.images.transforms import EvalTransform, Normalize, to_tensor
 from nearsight.randomness import hash32, to_unit
 
 _CROP_DRAWS = 2 * geometry.CROP_TRIES + 2
 _ERASE_DRAWS = 2 * geometry.ERASE_TRIES + 3
-_INTERPOLATION = "bicubic"
 _RAND_DRAWS = 4  # operation, whether, magnitude, sign
 
 
@@ -60,6 +60,8 @@ class Augment:
     """Subtracted per channel (images in 0..1)."""
     std: tuple[float, float, float] = IMAGENET_STD
     """Divided by per channel."""
+    interpolation: str = "bicubic"
+    """How pixels between pixels are found: bicubic or bilinear."""
 
     def __post_init__(self) -> None:
         if self.crop not in ("resized", "pad", "none"):
@@ -75,12 +77,12 @@ class TrainCrop:
         size = augment.size
         self._size = size
         self._fit_first = augment.crop != "resized"
-        self._fit = EvalTransform(size, crop_ratio=1.0)
+        self._fit = EvalTransform(size, crop_ratio=1.0, interpolation=augment.interpolation)
         steps: list = []
         if augment.crop == "resized":
             steps.append(
                 transforms.RandomResizedCrop(
-                    size, augment.crop_scale, augment.crop_ratio, transforms.InterpolationMode(_INTERPOLATION)
+                    size, augment.crop_scale, augment.crop_ratio, transforms.InterpolationMode(augment.interpolation)
                 )
             )
         elif augment.crop == "pad":
@@ -143,7 +145,7 @@ class BatchAugment(nn.Module):
                 raise ValueError(f"images of {height} × {width} are too small to crop {augment.size} × {augment.size}")
             return geometry.pad_crop(pixels, unit[:, :2], flip, augment.padding, augment.size)
         boxes = geometry.crop_boxes(unit, augment.crop_scale, augment.crop_ratio, height, width)
-        cropped = geometry.crop_resize(pixels, boxes, flip, augment.size, _INTERPOLATION)
+        cropped = geometry.crop_resize(pixels, boxes, flip, augment.size, augment.interpolation)
         return torch.round(cropped).clamp(0, 255)
 
     def _rand_augment(self, pixels: Tensor, unit: Tensor) -> Tensor:
@@ -155,7 +157,7 @@ class BatchAugment(nn.Module):
         sign = torch.where(unit[:, 3] < 0.5, -1.0, 1.0)
         choice = rand_augment.Choice(operation, magnitude, sign)
         apply = rand_augment.apply_sparse if geometry.may_ask(pixels) else rand_augment.apply_dense
-        return apply(pixels, choice, self.fill, _INTERPOLATION)
+        return apply(pixels, choice, self.fill, augment.interpolation)
 
     def _jitter(self, pixels: Tensor, unit: Tensor) -> Tensor:
         """Brightness, contrast, saturation, in this order (torchvision draws the order too)."""

@@ -11,9 +11,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
-IMAGENET_MEAN = (0.485, 0.456, 0.406)
-IMAGENET_STD = (0.229, 0.224, 0.225)
-FILL = (124, 116, 104)  # the mean colour in 0..255, which normalising turns into about zero
+from nearsight.images.preprocessing import IMAGENET_MEAN, IMAGENET_STD
 
 
 def normalise(images: Tensor, mean: Sequence[float] = IMAGENET_MEAN, std: Sequence[float] = IMAGENET_STD) -> Tensor:
@@ -58,10 +56,10 @@ def resized_shape(height: int, width: int, size: int, crop_ratio: float) -> tupl
 class EvalTransform:
     """Resize the short side to size / crop_ratio, take the centre size × size. The key is ignored."""
 
-    def __init__(self, size: int, *, crop_ratio: float = 0.875) -> None:
+    def __init__(self, size: int, *, crop_ratio: float = 0.875, interpolation: str = "bicubic") -> None:
         if not 0 < crop_ratio <= 1:
             raise ValueError(f"crop_ratio must be in (0, 1], got {crop_ratio}")
-        self.size, self.crop_ratio = size, crop_ratio
+        self.size, self.crop_ratio, self.interpolation = size, crop_ratio, interpolation
 
     def __call__(self, image: np.ndarray, key: int = 0) -> Tensor:
         height, width = image.shape[:2]
@@ -77,7 +75,8 @@ class EvalTransform:
         rows, cols = height / full_height, width / full_width
         window = (left * cols, top * rows, (left + self.size) * cols, (top + self.size) * rows)
         window = (window[0], window[1], min(window[2], width), min(window[3], height))
-        resized = Image.fromarray(image).resize((self.size, self.size), Image.Resampling.BICUBIC, box=window)
+        method = Image.Resampling[self.interpolation.upper()]
+        resized = Image.fromarray(image).resize((self.size, self.size), method, box=window)
         return np.asarray(resized)
 
 
@@ -95,11 +94,12 @@ class BatchEval(nn.Module):
         crop_ratio: float = 1.0,
         mean: tuple[float, float, float] = IMAGENET_MEAN,
         std: tuple[float, float, float] = IMAGENET_STD,
+        interpolation: str = "bicubic",
     ) -> None:
         super().__init__()
         if not 0 < crop_ratio <= 1:
             raise ValueError(f"crop_ratio must be in (0, 1], got {crop_ratio}")
-        self.size, self.crop_ratio = size, crop_ratio
+        self.size, self.crop_ratio, self.interpolation = size, crop_ratio, interpolation
         self.normalize = Normalize(mean, std)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ class BatchEval(nn.Module):
         if (height, width) != (self.size, self.size) or self.crop_ratio != 1:
             full = resized_shape(height, width, self.size, self.crop_ratio)
             if full != (height, width):
-                pixels = F.interpolate(pixels, full, mode="bicubic", antialias=True, align_corners=False)
+                pixels = F.interpolate(pixels, full, mode=self.interpolation, antialias=True, align_corners=False)
                 pixels = torch.round(pixels).clamp(0, 255)
             top, left = (round((side - self.size) / 2) for side in full)
             pixels = pixels[..., top : top + self.size, left : left + self.size]

@@ -57,6 +57,10 @@ class Classifier(nn.Module):
         """Names of parameters that weight decay spares, besides vectors."""
         raise NotImplementedError
 
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Patterns of parameters' names by layer, as timm's models have them: stem, blocks; the rest is the head."""
+        raise NotImplementedError
+
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Keep only each block's input for the backward pass and compute the rest again."""
         self.grad_checkpointing = enable

@@ -7,7 +7,7 @@ of the 3×3. 1×1 convolutions, batch norms and ReLUs stay where they were when 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -230,6 +230,9 @@ class ResNet(Classifier):
 
     def no_weight_decay(self) -> set[str]:
         return {name for name, _ in self.named_parameters() if name.endswith("_embedding")}
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        return {"stem": r"^stem\.", "blocks": r"^layer(\d+)" if coarse else r"^layer(\d+)\.(\d+)"}
 
     def reset_classifier(self, num_classes: int) -> None:
         self.num_classes = num_classes

@@ -189,6 +189,10 @@ class VisionTransformer(Classifier):
     def no_weight_decay(self) -> set[str]:
         return {"pos_embed", "cls_token", "dist_token"}
 
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        last = (r"^norm\.", (99999,))  # timm's number for what belongs to the last block
+        return {"stem": r"^(?:cls_token|dist_token|pos_embed|patch_embed)", "blocks": [(r"^blocks\.(\d+)", None), last]}
+
     def reset_classifier(self, num_classes: int) -> None:
         self.num_classes = num_classes
         like = self.cls_token if self.cls_token is not None else self.norm.weight

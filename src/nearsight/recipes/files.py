@@ -24,6 +24,7 @@ from nearsight.untrusted.plain_yaml import plain_yaml
 
 FORMAT = 2
 _NOT_FIELDS = ("recipe", "task", "format")
+_RENAMED = {"init_from": "weights"}
 
 
 def resolve_recipe(name: str = "", file: str | Path | None = None, flags: dict[str, Any] | None = None) -> Recipe:
@@ -120,6 +121,7 @@ def _read_mapping(file: str | Path) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise ValueError(f"{path}: a recipe is a mapping of field names to values")
+    content = {_RENAMED.get(name, name): value for name, value in content.items()}
     if content.get("format", FORMAT) != FORMAT:
         raise ValueError(f"{path} has the format {content['format']!r}; this version of nearsight reads {FORMAT}")
     every = {name for kind in all_kinds() for name in field_names(kind.recipe)}

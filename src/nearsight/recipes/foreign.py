@@ -38,7 +38,7 @@ def check_model(model: str, options: Mapping[str, Any]) -> None:
         if name in _CONNECTING_ARGUMENTS:
             raise ValueError(
                 f"model_options must leave out {name!r}: a run neither fetches weights nor reads them from elsewhere; "
-                "give those to start from by an option of the command"
+                "name those to start from by --weights"
             )
         if not _is_plain(value, _DEEPEST_LIST):
             raise ValueError(
@@ -75,7 +75,13 @@ def connecting(kind: type) -> list[str]:
 
 
 def off_in_files(kind: type, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run's file says, without leave to connect: it is a record of what once was allowed."""
+    """What a run's file says, without leave to connect: it is a record of what once was allowed.
+
+    Older runs may say `pretrained` of a model of timm. They have their own weights by now.
+    """
+    options = fields.get("model_options")
+    if isinstance(options, dict) and isinstance(options.get("pretrained"), bool):
+        fields = {**fields, "model_options": {k: value for k, value in options.items() if k != "pretrained"}}
     return {**fields, **{name: False for name in connecting(kind) if name in fields}}
 
 

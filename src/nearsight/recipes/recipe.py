@@ -11,6 +11,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
+from nearsight.images.preprocessing import AUTO, Preprocessing
 from nearsight.recipes.fields import TINY, check_fields, check_numbers, option
 from nearsight.recipes.foreign import check_model
 from nearsight.tasks import task_kind
@@ -53,15 +54,49 @@ class DataFields:
 class ModelFields:
     """The model."""
 
-    model: str = option("convit_tiny", "name of the model; the verb `models` lists them", change="never")
+    model: str = option(
+        "convit_tiny", "name of the model; the verb `models` lists them (empty: that of the weights)", change="never"
+    )
     model_options: dict[str, Any] = option(  # noqa: RUF009 - the helper makes a field with a factory
         dict, "further arguments of the model, such as --model-options.locality-strength 2", change="never"
     )
-    image_size: int = option(224, "side of the training images in pixels", change="never", low=1, high=IMAGE_SIZE)
+    image_size: int = option(
+        224, "side of the training images in pixels (0: that of the weights)", change="never", low=0, high=IMAGE_SIZE
+    )
     drop_path: float = option(
         0.1, "probability of dropping the last block's branch; grows linearly with depth", low=0, high=1
     )
-    init_from: str = option("", "weights to start from: a run folder or a .safetensors file", change="never")
+    weights: str = option(
+        "",
+        "weights to start from: a run, a .safetensors or .pth file, a hub folder, timm:NAME, hub:OWNER/NAME or "
+        "torchvision:NAME",
+        change="never",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormalisationFields:
+    """How the model is shown pictures. For tasks that follow it."""
+
+    mean: str = option(
+        AUTO,
+        "mean of the channels, such as 0.5,0.5,0.5 (auto: as the weights want it, else ImageNet's)",
+        change="never",
+    )
+    std: str = option(AUTO, "spread of the channels that is divided by (auto: the same)", change="never")
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        return Preprocessing.stated(self.mean, self.std)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetchFields:
+    """The network."""
+
+    download: bool = option(
+        False, "weights and known datasets may be fetched from the network", change="free", connects=True
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +136,19 @@ class OptimFields:
     norm_decay: float = option(
         0.0, "decay of batch norm's running statistics at each step (0: the layers' own, mostly 0.9)", low=0, high=1
     )
+    layer_decay: float = option(
+        1.0,
+        "learning rate of a layer as a share of the next one's, from the head down (1: all alike)",
+        low=TINY,
+        high=1,
+    )
+    head_rate: float = option(1.0, "learning rate of the head as a multiple of the last block's", low=TINY)
+    frozen_epochs: float = option(
+        0.0,
+        "epochs at first in which the head alone learns; then the body warms up in warmup_epochs (with as many as "
+        "epochs the head alone learns throughout)",
+        low=0,
+    )
     ema: float = option(0.0, "decay of the averaged weights (0: no average)", low=0, high=1)
 
 
@@ -115,6 +163,11 @@ class RunFields:
         choices=("best", "last"),
         change="free",
         compared=True,
+    )
+    patience: float = option(
+        0.0,
+        "epochs without a better validation after which the run ends (0: it takes all of its epochs)",
+        low=0,
     )
     eval_every: float = option(1.0, "epochs between evaluations", change="free", low=TINY, compared=True)
     log_every: int = option(10, "steps per line of metrics.jsonl", change="never", low=1)
@@ -193,6 +246,7 @@ class Recipe(MachineFields, RunFields, OptimFields, AugmentFields, ModelFields, 
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _ = self.preprocessing  # raises where it is misspelled
         for name in self.model_options:
             if not isinstance(name, str) or name in self.set_elsewhere:
                 why = self.set_elsewhere.get(name, "an argument's name is a word")
@@ -216,6 +270,11 @@ class Recipe(MachineFields, RunFields, OptimFields, AugmentFields, ModelFields, 
     def peak_lr(self) -> float:
         """The learning rate after scaling with the batch."""
         return self.lr * self.batch / self.lr_batch if self.lr_batch else self.lr
+
+    @property
+    def preprocessing(self) -> Preprocessing:
+        """How the model is shown pictures: as ImageNet's, in tasks that do not say otherwise."""
+        return Preprocessing()
 
     @property
     def stated_options(self) -> dict[str, Any]:

@@ -66,9 +66,9 @@ def check_run(run: RunFolder, recipe: Recipe, data: DataRecord, *, total_steps: 
 
 
 def finished_summary(run: RunFolder, total_steps: int) -> dict[str, Any] | None:
-    """``done.json`` of a run that has taken all of its steps."""
+    """``done.json`` of a run that has taken all of its steps, or that patience ended."""
     done = run.read_json(DONE)
-    if done is None or done.get("steps") != total_steps:
+    if done is None or done.get("planned_steps", done.get("steps")) != total_steps:
         return None
     if "test" in done:
         done["test"] = {name: float(value) for name, value in done["test"].items()}

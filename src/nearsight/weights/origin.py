@@ -20,7 +20,7 @@ def trained_model(model: nn.Module, run: RunFolder, device: torch.device) -> nn.
 
 
 def origin_recipe(source: str) -> Recipe | None:
-    """The recipe of the run that `source` is the folder of; None where it is another file, or empty."""
+    """The recipe of the run that `source` is the folder of; None where it is another source, or empty."""
     return RunFolder(source).recipe() if source and RunFolder(source).has_config else None
 
 

@@ -27,7 +27,7 @@ from regression.task import RegressionTask, build_model
 
 def run_recipe(folder: RunFolder) -> RegressionRecipe:
     """The run's recipe; it has weights of its own and does not need those that it started from."""
-    return folder.recipe(RegressionRecipe).with_changes(init_from="")
+    return folder.recipe(RegressionRecipe).with_changes(weights="")
 
 
 def evaluate(

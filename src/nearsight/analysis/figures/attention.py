@@ -34,7 +34,7 @@ def figure3(
     """
     if not isinstance(model, VisionTransformer):
         raise ValueError(f"Figure 3 needs one of nearsight's ViTs, not a {type(model).__name__}; try convit_tiny")
-    picture = fit_picture(*image, model.img_size)
+    picture = fit_picture(*image, model.img_size, model)
     grid_size, num_heads = model.grid_size, model.num_heads
     query = _query(query, grid_size)
     place = query[0] * grid_size[1] + query[1]
@@ -96,7 +96,7 @@ def attention_figure(
     shown: dict[str, list[dict[str, Any]]] = {name: [] for name in models}
     for name, model in models.items():
         for label, image in pictures:
-            picture = fit_picture(label, image, model_size(model))
+            picture = fit_picture(label, image, model_size(model), model)
             rows, place, grid_size = _rows(model, picture.tensor(model), layers, query, first=2)
             shown[name].append({"rows": rows, "query": place, "pixels": picture.pixels, "grid_size": grid_size})
     heads = {name: max(len(row["maps"]) for part in parts for row in part["rows"]) for name, parts in shown.items()}

@@ -67,7 +67,7 @@ def window_attention_figure(
     """
     if not all(0 <= share < 1 for share in point):
         raise ValueError(f"the point is given as shares (row, col) of the picture, from 0 to below 1, not {point}")
-    picture = fit_picture(*image, size)
+    picture = fit_picture(*image, size, model)
     rows, seen = [], set()
     for view in _local_views(model, picture.tensor(model)):
         wanted = view.grid_size not in seen if layers is None else view.index + 1 in layers
