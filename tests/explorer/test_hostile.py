@@ -80,6 +80,7 @@ def _is_closed(connection: socket.socket, seconds: float = 30.0) -> bool:
 
 def test_silent_connections_keep_nobody_out(port, monkeypatch):
     monkeypatch.setattr(connections, "MOST_CONNECTIONS", 20)
+    monkeypatch.setattr(connections, "GRACE_SECONDS", 0.0)
     silent = [_connect(port) for _ in range(90)]
     silent[50].sendall(b"GET / HTTP/1.1\r\nHost: loc")
     assert _ask(port).startswith(b"HTTP/1.1 200")
@@ -106,34 +107,47 @@ def test_a_second_header_has_a_time_limit_too(port, monkeypatch):
         assert _is_closed(connection)
 
 
-def test_an_idle_connection_gives_way_and_one_that_is_answered_does_not():
-    class Loop:
-        def call_later(self, seconds, call):
-            return threading.Timer(0, call)  # never started: only its `cancel` is used
+class FakeLoop:
+    now = 0.0
 
-        def time(self):
-            self.now = getattr(self, "now", 0) + 1
-            return self.now
+    def call_later(self, seconds, call):
+        return threading.Timer(0, call)  # never started: only its `cancel` is used
 
-    class Transport:
-        closed = False
+    def time(self):
+        return self.now
 
-        def abort(self):
-            self.closed = True
 
-    def connection(answering):
-        made = PatientProtocol.__new__(PatientProtocol)
-        made.loop, made.transport, made.connections = loop, Transport(), all_of_them
-        made.cycle = type("Cycle", (), {"response_complete": not answering})()
-        all_of_them.add(made)
-        made._wait(1.0)
-        return made
+class FakeTransport:
+    closed = False
 
-    loop, all_of_them = Loop(), set()
-    busy, idle, last = (connection(answering) for answering in (True, False, False))
-    last._make_room()
-    assert [one.transport.closed for one in (busy, idle, last)] == [False, True, False]
-    assert idle not in all_of_them
+    def abort(self):
+        self.closed = True
+
+
+def _opened(loop, together, *, answering: bool) -> PatientProtocol:
+    made = PatientProtocol.__new__(PatientProtocol)
+    made.loop, made.transport, made.connections = loop, FakeTransport(), together
+    made.cycle = type("Cycle", (), {"response_complete": not answering})()
+    together.add(made)
+    made._wait(1.0)
+    return made
+
+
+def test_the_idlest_connection_gives_way_but_none_that_is_answered_or_new(monkeypatch):
+    loop, together = FakeLoop(), set()
+    opened = []
+    for answering in (True, False, False):
+        opened.append(_opened(loop, together, answering=answering))
+        loop.now += 0.4
+    opened[-1]._make_room()  # all of them are new
+    assert [one.transport.closed for one in opened] == [False, False, False]
+    loop.now += 0.5
+    opened[-1]._make_room()
+    assert [one.transport.closed for one in opened] == [False, True, False]
+    assert opened[1] not in together
+    monkeypatch.setattr(connections, "CROWD", 1)
+    opened[-1]._make_room()  # too many to ask how new
+    assert [one.transport.closed for one in opened] == [False, True, True]
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,13 @@
 
 uvicorn's `limit_concurrency` counts connections that have sent nothing, so that a few dozen silent ones would have it
 answer 503 to everybody. Here a connection that asks for nothing may stay for a while only, and when there are too many,
-the one that has been idle longest is closed, never one that is being answered.
+the one that has been idle longest is closed, never one that is being answered or has just been opened.
 """
 
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from typing import Any
 
@@ -16,7 +17,10 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-MOST_CONNECTIONS = 256
+MOST_CONNECTIONS, CROWD = 256, 768
+"""Above the first, a new connection closes the idlest that has had its time; above the second, the idlest anyhow."""
+GRACE_SECONDS = 1.0
+"""Before a connection counts as idle: the request of one that has just been opened lies unread for a moment."""
 HEADER_SECONDS = 10.0
 """From the opening of a connection to the end of its first request's header."""
 KEEP_ALIVE_SECONDS = 30
@@ -95,12 +99,16 @@ class PatientProtocol(H11Protocol):
     def _make_room(self) -> None:
         idle = [one for one in self.connections if isinstance(one, PatientProtocol) and not one.is_answering]
         longest = min(idle, key=lambda one: one.idle_since, default=self)
-        self.connections.discard(longest)  # now, not when the event loop gets to it: others may be let in before
-        longest.transport.abort()
+        if len(self.connections) > CROWD or self.loop.time() - longest.idle_since > GRACE_SECONDS:
+            self.connections.discard(longest)  # now, not when the event loop gets to it: others may be let in before
+            longest.transport.abort()
 
 
 def serve(app: ASGIApp, listener: socket.socket) -> None:
     """Serve until Ctrl+C, which is raised again when the server has stopped in good order."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 2 * CROWD:  # each connection is an open file
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(2 * CROWD, hard), hard))
     options: dict[str, Any] = {"access_log": False, "log_level": "error", "ws": "none"}
     config = uvicorn.Config(app, http=PatientProtocol, timeout_keep_alive=KEEP_ALIVE_SECONDS, **options)
     uvicorn.Server(config).run(sockets=[listener])
