@@ -28,22 +28,22 @@ ROOMS = (
     ("models",),
     ("acceleration", "convert", "cost"),
     ("weights",),
-    ("analysis",),
+    ("analysis", "timm"),
     ("reports",),
     ("engine",),
     ("classification", "detection"),
-    ("explorer", "bench"),
+    ("explorer", "bench", "export"),
     ("reproduce",),
     ("cli",),
 )
-FRONT = {"__init__": {"models", "detection", "acceleration", "weights"}, "__main__": {"cli"}}
+FRONT = {"__init__": {"models", "detection", "acceleration", "weights", "export"}, "__main__": {"cli"}}
 """The package itself, whose names are loaded when first used, and `python -m nearsight`."""
 
 _COLUMN = {
-    **dict.fromkeys(("geometry", "functional", "kernels", "nn", "models", "acceleration", "bench"), 0),
+    **dict.fromkeys(("geometry", "functional", "kernels", "nn", "models", "acceleration", "bench", "timm"), 0),
     **dict.fromkeys(("intervals", "cost", "reproduce", "cli"), 1),
     **dict.fromkeys(("randomness", "images", "datasets", "convert", "analysis", "classification", "explorer"), 2),
-    **dict.fromkeys(("text", "untrusted", "weights", "reports", "engine"), 3),
+    **dict.fromkeys(("text", "untrusted", "weights", "reports", "engine", "export"), 3),
     **dict.fromkeys(("tasks", "recipes", "runs", "detection"), 4),
 }
 _WIDTH, _HEIGHT, _ROW, _MARGIN, _GAP = 132, 34, 74, 24, 30

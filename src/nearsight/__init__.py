@@ -3,6 +3,7 @@
     import nearsight
     model = nearsight.create_model("convit_tiny", num_classes=10)
     model = nearsight.create_model("convit_tiny", num_classes=10, weights="weights.pth")
+    trained = nearsight.load("runs/x")  # trained("picture.jpg") says what is on it
     detector = nearsight.create_model("retinanet_resnet50", num_classes=3)
 
 Names are loaded when first used, so that importing the package costs nothing.
@@ -17,11 +18,18 @@ if TYPE_CHECKING:
     from torch import nn
 
     from .acceleration import accelerate, restore
+    from .export import load
     from .models import list_models
 
-__all__ = ["accelerate", "create_model", "list_models", "restore"]
+__all__ = ["accelerate", "create_model", "list_models", "load", "restore"]
 
-_ROOMS = {"accelerate": ".acceleration", "restore": ".acceleration", "list_models": ".models"}
+
+_ROOMS = {
+    "accelerate": ".acceleration",
+    "restore": ".acceleration",
+    "list_models": ".models",
+    "load": ".export.loading",
+}
 
 
 def create_model(

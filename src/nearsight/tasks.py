@@ -42,8 +42,41 @@ class Prediction:
     problem: str = ""
 
 
+@dataclass(frozen=True)
+class Portable:
+    """A trained model as it is taken elsewhere, and what there has to be known of it."""
+
+    network: Any
+    """The model itself, with its weights."""
+    forward: Any
+    """A module: normalised images [B, C, H, W] → a tensor, or a tuple of tensors."""
+    outputs: tuple[str, ...]
+    """What these tensors are called."""
+    per_image: bool
+    """Whether the outputs have a row for each image, in order."""
+    classes: Sequence[str]
+    preprocessing: Mapping[str, Any]
+    """How pictures become its images, in timm's words where timm has one."""
+    prepare: Callable[[Sequence[Any]], Any]
+    """Pictures uint8 [H, W, 3] → images as the network is given them."""
+    image_size: tuple[int, int]
+    stride: int
+    """Height and width of images are multiples of it."""
+    least: int
+    """And at least this: a map of one row or column is a case of its own in a graph."""
+
+
 class Predictor(Protocol):
-    """A run's selected weights, ready to predict."""
+    """The selected weights of a run, or those of a folder that `export --to hub` wrote, ready to predict."""
+
+    classes: Sequence[str]
+    device: Any
+
+    def look(self, images: Sequence[Any], **options: Any) -> list[Any]:
+        """For each image, uint8 [H, W, 3], what `nearsight.load` answers."""
+
+    def portable(self) -> Portable:
+        """The model for `export`, on the CPU."""
 
     def predict(self, pictures: Sequence[str | Path], options: Any) -> Iterator[Prediction]:
         """One by one, in the order given; folders stand for the pictures in them. Options are the kind's."""
@@ -122,7 +155,7 @@ class TaskKind:
     validation split is taken, or on the split of it that is asked for. Values are of the selected weights.
     """
     load: Callable[..., Predictor]
-    """(run, device="auto") → Predictor."""
+    """(run or folder of `export --to hub`, device="auto") → Predictor."""
     inspect: Callable[..., InspectedRun] | None = None
     """(RunFolder) → InspectedRun; None where models of the task cannot be looked into."""
 

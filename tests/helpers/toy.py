@@ -52,6 +52,9 @@ class ToyTask:
     def remarks(self, model, context) -> list[str]:
         return []
 
+    def num_images(self) -> dict[str, int]:
+        return {}
+
     def not_read(self) -> dict[str, int]:
         return {}
 

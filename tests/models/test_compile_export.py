@@ -79,6 +79,22 @@ def test_exports(name):
     torch.testing.assert_close(exported.module()(images), model(images))
 
 
+@pytest.mark.parametrize("name", ["deit_nano_32", "convit_nano_32", "resnet26"])
+def test_exports_for_any_batch_height_and_width(name):
+    model, images = build(name)
+    side, stride = FAMILIES[name], model.stride
+    batch, rows, cols = (torch.export.Dim(axis, min=1, max=64) for axis in ("batch", "rows", "cols"))
+    images = torch.cat((images, images), dim=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own deprecations inside the exporter
+        exported = torch.export.export(
+            model, (images,), dynamic_shapes=({0: batch, 2: stride * rows, 3: stride * cols},)
+        )
+    for shape in ((1, 3, side, 2 * side), (3, 3, side + stride, 2 * side), (2, 3, 5 * stride, 2 * stride)):
+        other = torch.randn(shape)
+        torch.testing.assert_close(exported.module()(other), model(other))
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", FAMILIES)

@@ -93,10 +93,19 @@ def _timm_classifier(recipe: Recipe, stated: dict[str, Any], optional: dict[str,
         check_size(partial(timm_model, name, **stated), recipe.model)
     arguments = {**{key: value for key, value in optional.items() if key in known}, **stated}
     model = timm_model(name, **arguments)
+    model.made_as = recipe.model, arguments  # type: ignore[assignment] # as `models.saving` has it
     if recipe.drop_path and "drop_path_rate" not in arguments:
         warnings.warn(f"{recipe.model} cannot drop paths: drop_path {recipe.drop_path:g} is left out", stacklevel=2)
     require_size(model, recipe.model, recipe.image_size)
     return model.train()
+
+
+def known_timm_model(name: str, arguments: dict[str, Any]) -> nn.Module:
+    """A model of timm with arguments that a stranger may have written."""
+    check_arguments(name, arguments, timm_arguments(name))
+    model = timm_model(name, **arguments)
+    model.made_as = PREFIX + name, arguments  # type: ignore[assignment]
+    return model
 
 
 def timm_arguments(name: str) -> set[str]:

@@ -11,11 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nearsight.acceleration import restore
 from nearsight.analysis.pictures import in_turn
 from nearsight.classification import KIND, EvalOptions, PredictOptions
-from nearsight.classification.data import eval_transform, open_splits
+from nearsight.classification.data import open_splits
 from nearsight.classification.measures import macro_f1_interval
 from nearsight.classification.model import build_classifier
+from nearsight.classification.opened import open_classifier
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.classification.task import ClassificationTask
 from nearsight.datasets.labelled import LabelledImages, LabelledSplits, first_classes, with_classes
@@ -25,13 +27,15 @@ from nearsight.engine.task import ProcessContext
 from nearsight.images.decode import read_pictures
 from nearsight.images.files import picture_files
 from nearsight.images.imageset import Splits, pick_split
-from nearsight.images.transforms import BatchEval
+from nearsight.images.transforms import BatchEval, EvalTransform
+from nearsight.models.saving import Saved, timm_config
 from nearsight.runs.folder import RunFolder, class_names
-from nearsight.tasks import Evaluation, Prediction
+from nearsight.tasks import Evaluation, Portable, Prediction
 from nearsight.text import printable
 from nearsight.weights import trained_model
 
 _BATCH = 64
+_STRIDE_OF_OTHERS = 32  # of networks of timm, as a rule
 
 
 def evaluate(
@@ -98,18 +102,39 @@ def _other_images(recipe: ClassificationRecipe, data: str, split: str, classes: 
 
 
 class Classifier:
-    """The selected weights of a run, ready to predict."""
+    """The selected weights of a run or of a saved folder, ready to predict."""
 
     notes: tuple[str, ...] = ()
 
     def __init__(self, run: str | Path, device: str = "auto") -> None:
-        folder = RunFolder(run)
-        recipe = folder.recipe(ClassificationRecipe).with_changes(weights="", drop_path=0.0)
-        self.classes = class_names(run)
-        self.device = pick_device(device)
-        self.model = trained_model(build_classifier(recipe, len(self.classes)), folder, self.device)
-        self._fit = eval_transform(recipe)
-        self._normalise = BatchEval(recipe.image_size, **recipe.preprocessing._asdict()).to(self.device)
+        opened = self._opened = open_classifier(run, device)
+        self.model, self.classes, self.device = opened.model, opened.classes, pick_device(device)
+        self._fit = EvalTransform(
+            opened.image_size, crop_ratio=opened.crop_ratio, interpolation=opened.preprocessing.interpolation
+        )
+        self._normalise = BatchEval(opened.image_size, **opened.preprocessing._asdict()).to(self.device)
+
+    def look(self, images: Sequence[np.ndarray], *, top: int = 5) -> list[dict[str, float]]:
+        """The likeliest classes of each image, likeliest first, with their probabilities."""
+        chunks = [images[first : first + _BATCH] for first in range(0, len(images), _BATCH)]
+        return [shares for chunk in chunks for shares in self._shares(chunk, top)]
+
+    def portable(self) -> Portable:
+        model = restore(self.model).cpu()
+        told = timm_config(model) if isinstance(model, Saved) else {}
+        side = self._opened.image_size
+        return Portable(
+            network=model,
+            forward=model,
+            outputs=("logits",),
+            per_image=True,
+            classes=self.classes,
+            preprocessing={**told, **self._opened.shown(), "num_classes": len(self.classes)},
+            prepare=self._prepared,
+            image_size=(side, side),
+            stride=int(getattr(model, "stride", 1)),
+            least=2 * int(getattr(model, "stride", _STRIDE_OF_OTHERS)),
+        )
 
     def predict(self, pictures: Sequence[str | Path], options: PredictOptions) -> Iterator[Prediction]:
         """Predictions for picture files and folders of them, in the order given."""
@@ -117,17 +142,23 @@ class Classifier:
         while batch := list(itertools.islice(read, _BATCH)):
             yield from self._predict(batch, options.top)
 
+    def _prepared(self, images: Sequence[np.ndarray]) -> Tensor:
+        fitted = torch.stack([self._fit(image) for image in images])
+        return self._normalise(fitted.to(self.device))
+
     @torch.no_grad()
+    def _shares(self, images: Sequence[np.ndarray], top: int) -> list[dict[str, float]]:
+        """Probabilities of the likeliest classes of each image of a batch."""
+        logits = self.model(self._prepared(images))
+        best = logits.float().softmax(dim=1).cpu().topk(min(top, len(self.classes)), dim=1)
+        names = [[self.classes[label] for label in labels] for labels in best.indices.tolist()]
+        return [dict(zip(own, values, strict=True)) for own, values in zip(names, best.values.tolist(), strict=True)]
+
     def _predict(self, batch: list[tuple[Path, np.ndarray | None, str]], top: int) -> Iterator[Prediction]:
-        fitted = [self._fit(image) for _, image, _ in batch if image is not None]
-        shares: Iterator[tuple[list[int], list[float]]] = iter(())
-        if fitted:
-            logits = self.model(self._normalise(torch.stack(fitted).to(self.device)))
-            best = logits.float().softmax(dim=1).cpu().topk(min(top, len(self.classes)), dim=1)
-            shares = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        readable = [image for _, image, _ in batch if image is not None]
+        shares = iter(self._shares(readable, top) if readable else ())
         for path, image, problem in batch:
-            labels, values = ((), ()) if image is None else next(shares)
-            yield _prediction(path, dict(zip((self.classes[label] for label in labels), values, strict=True)), problem)
+            yield _prediction(path, {} if image is None else next(shares), problem)
 
 
 def _prediction(path: Path, classes: dict[str, float], problem: str) -> Prediction:

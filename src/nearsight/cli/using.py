@@ -96,9 +96,9 @@ def _kinds_of_run(words: Words) -> Sequence[TaskKind]:
     """The task of the run; all of them where no run is named, for the help."""
     if not words.positional:
         return all_kinds()
-    from nearsight.runs.folder import RunFolder  # not for help: it imports torch
+    from nearsight.export.loading import task_of  # not for help: it imports torch
 
-    return [task_kind(RunFolder(words.positional).recipe().task)]
+    return [task_kind(task_of(Path(words.positional)))]
 
 
 def predict_and_tell(

@@ -10,6 +10,7 @@ from nearsight.cli import bench, listing, training, using
 from nearsight.cli.compare import compare
 from nearsight.cli.demo import demo
 from nearsight.cli.explore import explore
+from nearsight.cli.export import export
 from nearsight.cli.inspect import inspect
 from nearsight.cli.options import Raw
 from nearsight.cli.reproduce import reproduce
@@ -29,7 +30,7 @@ app.command(training.train, **RAW)
 app.command(training.resume, **RAW)
 app.command(using.evaluate, name="eval", **RAW)
 app.command(using.predict, **RAW)
-for _verb in (compare, inspect, explore, listing.recipes, listing.models, reproduce, demo):
+for _verb in (compare, inspect, explore, export, listing.recipes, listing.models, reproduce, demo):
     app.command(_verb)
 _bench = App(name="bench", help="Measure layers or models against their peers, side by side.")
 _bench.command(bench.layers)

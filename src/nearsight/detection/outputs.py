@@ -134,7 +134,7 @@ def postprocess(
     """
     if len(sizes) != len(outputs.class_logits[0]):
         raise ValueError(f"{len(sizes)} sizes for a batch of {len(outputs.class_logits[0])} images")
-    levels = [_best_of_level(*level, candidates_per_level) for level in zip(*outputs, strict=True)]
+    levels = [best_of_level(*level, candidates_per_level) for level in zip(*outputs, strict=True)]
     boxes, scores, labels = (torch.cat(parts, dim=1) for parts in zip(*levels, strict=True))
     found = []
     for index, size in enumerate(sizes):
@@ -146,13 +146,13 @@ def postprocess(
     return found
 
 
-def _best_of_level(
+def best_of_level(
     logits: Tensor, regression: Tensor, anchors: Tensor, candidates: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Boxes [B, K, 4], scores [B, K] and labels [B, K] of the K likeliest of a level, for all images at once."""
     num_classes = logits.shape[-1]
     flat = logits.flatten(1)
-    best, chosen = flat.topk(min(candidates, flat.shape[1]), dim=1)  # the sigmoid keeps the order
+    best, chosen = flat.topk(torch.sym_min(candidates, flat.shape[1]), dim=1)  # the sigmoid keeps the order
     anchor = chosen // num_classes
     shifts = regression.gather(1, anchor[..., None].expand(-1, -1, 4)).float()
     coder = BoxCoder(weights=(1.0, 1.0, 1.0, 1.0))

@@ -30,6 +30,7 @@ from nearsight.detection.pyramid import (
 )
 from nearsight.models.registry import arguments_of, create_model, register
 from nearsight.models.resnet import ATTENTION_OPTIONS, attention_options
+from nearsight.models.saving import Saved
 from nearsight.models.sizes import RESNET_LAYERS
 from nearsight.models.vit import VisionTransformer
 from nearsight.nn import LocalSelfAttention2d
@@ -65,7 +66,7 @@ class ViTBackbone(nn.Module):
         return patches, [self.finer(patches), patches, self.coarser(patches)]
 
 
-class RetinaNet(nn.Module):
+class RetinaNet(Saved):
     """Images [B, C, H, W] → raw outputs of every level; losses and boxes come from functions of those.
 
     The backbone's last three maps (`forward_intermediates`) feed the pyramid. Any image size: what the stride does not

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from nearsight.acceleration import accelerate, restore
 from nearsight.analysis.pictures import in_order
 from nearsight.detection import KIND, MIN_SCORE, EvalOptions, PredictOptions
 from nearsight.detection.anchors import DetectorOutputs
@@ -19,23 +20,28 @@ from nearsight.detection.data import open_splits, pad_images
 from nearsight.detection.dataset import DetectionSet
 from nearsight.detection.model import build_detector
 from nearsight.detection.outputs import postprocess
+from nearsight.detection.portable import OUTPUTS, BoxesOf
 from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.report import draw_boxes
+from nearsight.detection.retinanet import RetinaNet
 from nearsight.detection.sources import open_parts
 from nearsight.detection.task import DetectionTask, coco_results, compared, found_in
-from nearsight.detection.views import fit_image
+from nearsight.detection.views import View, fit_image
 from nearsight.engine.device import pick_device, pick_precision
 from nearsight.engine.task import ProcessContext
 from nearsight.images.decode import read_pictures
 from nearsight.images.files import picture_files
 from nearsight.images.imageset import Splits, pick_split
+from nearsight.images.preprocessing import Preprocessing
 from nearsight.images.transforms import normalise
+from nearsight.models.saving import is_saved, model_in_folder, read_config
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import CATEGORIES
-from nearsight.tasks import Evaluation, Prediction
+from nearsight.tasks import Evaluation, Portable, Prediction
 from nearsight.text import printable
 from nearsight.weights import trained_model
 
+_BATCH = 8
 _SHOWN = 20  # boxes that the explorer lists
 
 
@@ -43,23 +49,82 @@ class Detector:
     """The selected weights of a run, ready to predict: it draws what it finds, and writes COCO's results."""
 
     def __init__(self, run: str | Path, device: str = "auto") -> None:
-        folder = RunFolder(run)
-        recipe = folder.recipe(DetectionRecipe)
-        self.classes, self.category_ids = run_categories(folder)
-        self.context = _context(recipe, device)
-        fresh = build_detector(recipe.with_changes(weights=""), len(self.classes))
-        self.model = trained_model(fresh, folder, self.context.device)
-        self.picture_size, self.preprocessing = recipe.picture_size, recipe.preprocessing
+        if is_saved(run):
+            self._open_saved(Path(run), device)
+        else:
+            folder = RunFolder(run)
+            recipe = folder.recipe(DetectionRecipe)
+            self.classes, self.category_ids = run_categories(folder)
+            self.context = _context(recipe, device)
+            fresh = build_detector(recipe.with_changes(weights=""), len(self.classes))
+            self.model = trained_model(fresh, folder, self.context.device)
+            self.picture_size, self.preprocessing = recipe.picture_size, recipe.preprocessing
+        self.device = self.context.device
         self.notes: list[str] = []
+
+    def _open_saved(self, folder: Path, device: str) -> None:
+        config, model = read_config(folder), model_in_folder(folder)
+        size, names = config["pretrained_cfg"].get("input_size"), config.get("label_names")
+        if not isinstance(model, RetinaNet):
+            raise ValueError(f"{folder} holds a classifier, not a detector")
+        if not isinstance(names, list) or len(names) != model.num_classes:
+            raise ValueError(f"the config.json of {folder} does not list the names of its classes as label_names")
+        if not isinstance(size, list) or len(size) != 3 or not all(isinstance(one, int) and one > 0 for one in size):
+            raise ValueError(f"the config.json of {folder} has no input_size of three numbers in its pretrained_cfg")
+        self.classes = tuple(str(name) for name in names)
+        self.category_ids = tuple(range(1, len(names) + 1))
+        self.preprocessing = Preprocessing.of_config(config["pretrained_cfg"])
+        self.context = ProcessContext(pick_device(device))
+        self.model, self.picture_size = accelerate(model).to(self.context.device), (size[1], size[2])
+
+    def _prepared(self, images: Sequence[np.ndarray]) -> tuple[Tensor, tuple[View, ...]]:
+        """Images as large as they fit, normalised, and where they lie in them."""
+        pictures, views = zip(*(fit_image(image, self.picture_size) for image in images), strict=True)
+        batch = pad_images(pictures, self.preprocessing.fill).to(self.context.device)
+        return normalise(batch, *self.preprocessing.normalisation), views
+
+    def look(self, images: Sequence[np.ndarray], *, min_score: float = MIN_SCORE) -> list[list[dict[str, Any]]]:
+        """The objects in each image, surest first: class, score, and box as (left, top, width, height) in pixels."""
+        chunks = [images[first : first + _BATCH] for first in range(0, len(images), _BATCH)]
+        return [self._objects(found) for chunk in chunks for found in self.find(chunk, score_threshold=min_score)]
+
+    def _objects(self, found: Found) -> list[dict[str, Any]]:
+        return [
+            {"class": self.classes[int(label)], "score": float(score), "box": [float(side) for side in box]}
+            for box, score, label in zip(*found, strict=True)
+        ]
+
+    def portable(self) -> Portable:
+        model = restore(self.model).cpu()
+        assert isinstance(model, RetinaNet)
+        shown = {
+            "input_size": (3, *self.picture_size),
+            "mean": self.preprocessing.mean,
+            "std": self.preprocessing.std,
+            "interpolation": "bilinear",
+            "crop_mode": "fit",  # the whole picture as large as it fits input_size, then zeros on the right and below
+            "num_classes": model.num_classes,
+        }
+        return Portable(
+            network=model,
+            forward=BoxesOf(model),
+            outputs=OUTPUTS,
+            per_image=False,
+            classes=self.classes,
+            preprocessing=shown,
+            prepare=lambda images: self._prepared(images)[0],
+            image_size=self.picture_size,
+            stride=model.stride,
+            least=2 * model.anchors.strides[-1],
+        )
 
     @torch.no_grad()
     def find(self, images: Sequence[np.ndarray], *, score_threshold: float = 0.05) -> list[Found]:
         """Boxes in images uint8 [H, W, 3] of any sizes, in pixels of each image."""
         image_sizes = [(image.shape[0], image.shape[1]) for image in images]
-        pictures, views = zip(*(fit_image(image, self.picture_size) for image in images), strict=True)
+        shown, views = self._prepared(images)
         with self.context.autocast():
-            batch = pad_images(pictures, self.preprocessing.fill).to(self.context.device)
-            outputs = self.model(normalise(batch, *self.preprocessing.normalisation))
+            outputs = self.model(shown)
         return found_in(outputs, views, image_sizes, score_threshold=score_threshold)
 
     def predict(self, pictures: Sequence[str | Path], options: PredictOptions) -> Iterator[Prediction]:
@@ -74,11 +139,7 @@ class Detector:
             seen[file] = found
             drawn = out / f"{len(seen):05d}-{file.stem}.png"
             draw_boxes(image, found, self.classes, min_score=options.min_score).save(drawn)
-            objects = [
-                {"class": self.classes[int(label)], "score": float(score), "box": [float(side) for side in box]}
-                for box, score, label in zip(*found, strict=True)
-            ]
-            yield _prediction(file, objects, drawn)
+            yield _prediction(file, self._objects(found), drawn)
         if seen:
             self._write_results(out / "results.json", seen)
             self.notes = [f"written to {out / 'results.json'}"]

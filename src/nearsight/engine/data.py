@@ -147,6 +147,9 @@ class DataTask:
     def not_read(self) -> Mapping[str, int]:
         return self.data.splits.not_read
 
+    def num_images(self) -> Mapping[str, int]:
+        return {name: len(images) for name, images in self.data.splits.named.items()}
+
     def fingerprint(self) -> dict[str, Any]:
         splits = self.data.splits
         return splits.fingerprints if splits.whole is None else {**splits.fingerprints, WHOLE_TRAIN: splits.whole}

@@ -78,6 +78,9 @@ class Task(Protocol):
     def not_read(self) -> Mapping[str, int]:
         """Files of the data that are not read: how many for each reason."""
 
+    def num_images(self) -> Mapping[str, int]:
+        """How many images each split has."""
+
     def files(self) -> dict[str, str]:
         """Text files that record the data in the run's folder: class names, chosen images."""
 

@@ -131,6 +131,7 @@ def _finish(trainer: Trainer, world: World) -> dict[str, Any]:
         "world_size": world.size,
         "remarks": task.remarks(model, trainer.context),
         "problems": task.problems(),
+        "images": dict(task.num_images()),
     }
     if measured is not None:
         summary["test"] = measured

@@ -104,7 +104,7 @@ def decode_image(data: bytes, name: str, limits: Limits = DEFAULT_LIMITS) -> np.
         _check_size(width, height, name, limits)
         with _strict_warnings() if image.format == "TIFF" else nullcontext():  # which reads tags, and warns, only now
             image.load()
-        return np.asarray(_to_rgb(_upright(image), name))
+        return pixels_of(image, name)
     except BadImage:
         raise
     except UnidentifiedImageError:
@@ -113,6 +113,11 @@ def decode_image(data: bytes, name: str, limits: Limits = DEFAULT_LIMITS) -> np.
         raise BadImage(name, f"more than {limits.max_pixels} pixels") from None
     except Exception as error:  # as in `read_image_size`
         raise BadImage(name, str(error) or type(error).__name__) from None
+
+
+def pixels_of(image: Image.Image, name: str) -> np.ndarray:
+    """An opened picture as `decode_image` gives it."""
+    return np.asarray(_to_rgb(_upright(image), name))
 
 
 def _check_size(width: int, height: int, name: str, limits: Limits) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .compat import plain_operators_needed
+from .compat import exporting, plain_operators_needed
 from .later import COMPILER, FLOP_COUNTER, constant_when_compiled, when_imported
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -44,6 +44,11 @@ def no_triton_here(tensor: Tensor) -> str | None:
     if not tensor.is_cuda:
         return f"the tensors are on {tensor.device.type}, not on a CUDA device"
     return _device_trouble(tensor.get_device())
+
+
+def known_equal(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether two grids are the same. Never in an exported graph: asking would bind it to its example's size."""
+    return not exporting() and one == other
 
 
 def nothing_against(*arguments: Any) -> None:

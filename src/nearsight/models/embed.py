@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..geometry import Grid
+from ..kernels.dispatch import known_equal
 
 
 class PatchEmbed(nn.Module):
@@ -47,7 +48,12 @@ class ConvPatchEmbed(nn.Module):
 
 
 def resampled_positions(positions: Tensor, grid_size: Grid, wanted: Grid, num_prefix_tokens: int) -> Tensor:
-    """Position embedding [1, prefix + H·W, C] of a grid → of the `wanted` grid, bicubic as in timm; prefixes stay."""
+    """Position embedding [1, prefix + H·W, C] of a grid → of the `wanted` grid, bicubic as in timm; prefixes stay.
+
+    Resampling to the same grid changes nothing, so it is left out where the two are known to be the same.
+    """
+    if known_equal(wanted, grid_size):
+        return positions
     prefix, patches = positions[:, :num_prefix_tokens], positions[:, num_prefix_tokens:]
     maps = patches.float().reshape(1, *grid_size, -1).permute(0, 3, 1, 2)
     maps = F.interpolate(maps, size=wanted, mode="bicubic", antialias=True)

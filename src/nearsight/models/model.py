@@ -4,13 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..geometry import Grid
+from .saving import Saved
 
 
-class Classifier(nn.Module):
+class Classifier(Saved):
     """Images [B, C, H, W] → logits; features, maps and attention weights on request."""
 
     img_size: tuple[int, int]  # that it was built for, or that its paper counts

@@ -63,7 +63,9 @@ def create_model(name: str, **arguments: Any) -> nn.Module:
         if argument not in known:
             hint = did_you_mean(argument, known, f"it takes {', '.join(known)}")
             raise ValueError(f"model {name!r} does not take the argument {argument!r}; {hint}")
-    return builder(**{**defaults, **arguments})
+    model = builder(**{**defaults, **arguments})
+    model.made_as = name, arguments  # type: ignore[assignment]
+    return model
 
 
 def did_you_mean(word: str, known: Iterable[str], otherwise: str) -> str:

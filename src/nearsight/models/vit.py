@@ -235,15 +235,13 @@ class VisionTransformer(Classifier):
     def positions(self, grid_size: Grid) -> Tensor:
         """The position embedding, resampled where the grid is not the one that it was built for."""
         assert self.pos_embed is not None
-        if grid_size == self.grid_size:
-            return self.pos_embed
         return resampled_positions(self.pos_embed, self.grid_size, grid_size, self.num_placed_tokens)
 
     # Forward, in the order of Fig. 4
 
     def embed(self, images: Tensor) -> tuple[Tensor, Grid]:
         """Images → what the first block sees, and the grid of its patches."""
-        require_images(images, self.in_chans, self.norm.weight.dtype)
+        require_images(images, self.in_chans, next(self.patch_embed.parameters()).dtype)
         grid_size = grid_of((images.shape[2], images.shape[3]), self.patch_size)
         x = self.patch_embed(images)
         if self.num_gated_blocks == 0:

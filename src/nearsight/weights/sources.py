@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from nearsight.images.preprocessing import Preprocessing
+from nearsight.models.saving import PREFIX as OURS
 from nearsight.recipes.foreign import PREFIX, check_model
 from nearsight.runs.folder import RunFolder, class_names
 from nearsight.runs.layout import CLASSES
@@ -111,18 +112,26 @@ def of_config(source: str, config: Mapping[str, Any], read: Callable[[], dict[st
     name, arguments = config.get("architecture", shown.get("architecture")), config.get("model_args") or {}
     if not isinstance(name, str) or not isinstance(arguments, dict):
         raise ValueError(f"the {HUB_CONFIG} of {source} names no architecture: {printable(str(name))}")
-    return Weights(source, read, timm_network(name, arguments, shown), Preprocessing.of_config(shown))
+    names = config.get("label_names")
+    classes = tuple(map(str, names)) if isinstance(names, list) else ()
+    return Weights(source, read, timm_network(name, arguments, shown), Preprocessing.of_config(shown), classes)
 
 
 def timm_network(name: str, arguments: dict[str, Any], shown: Mapping[str, Any]) -> Network:
     """The network of timm's name: ours where it is the same, else timm's."""
     architecture = name.partition(".")[0]
+    if architecture.startswith(OURS):
+        kept = {key: value for key, value in arguments.items() if key not in ("num_classes", "img_size")}
+        return Network(architecture.removeprefix(OURS), kept, _side(shown))
     check_model(TIMM + architecture, arguments)
-    size = shown.get("input_size")
-    side = size[-1] if isinstance(size, list | tuple) and size and isinstance(size[-1], int) else 0
     if architecture in TWINS and not arguments:
-        return Network(TWINS[architecture], {}, side)
-    return Network(TIMM + architecture, dict(arguments), side)
+        return Network(TWINS[architecture], {}, _side(shown))
+    return Network(TIMM + architecture, dict(arguments), _side(shown))
+
+
+def _side(shown: Mapping[str, Any]) -> int:
+    size = shown.get("input_size")
+    return size[-1] if isinstance(size, list | tuple) and size and isinstance(size[-1], int) else 0
 
 
 def _of_run(path: Path) -> Weights:

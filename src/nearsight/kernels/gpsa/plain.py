@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...functional.attention import positional_axis_weights
+from ..compat import exporting
 from ..dispatch import Backend, nothing_against
 from .layout import Positions, heads_outside
 
@@ -38,10 +39,12 @@ def separable(qkv: Tensor, positions: Positions, scale: float | None = None) -> 
 
 
 def dense_reservation(qkv: Tensor, positions: Positions, scale: float | None = None) -> str | None:
-    if qkv.shape[1] > LARGEST_DENSE:
-        return f"{qkv.shape[1]} positions make the N×N weights large; above {LARGEST_DENSE} they are kept separable"
     if not qkv.is_cuda:
         return f"on {qkv.device.type} two one-dimensional products are less work and faster"
+    if exporting():
+        return "an exported graph is for any number of positions"
+    if qkv.shape[1] > LARGEST_DENSE:
+        return f"{qkv.shape[1]} positions make the N×N weights large; above {LARGEST_DENSE} they are kept separable"
     return None
 
 
