@@ -133,7 +133,7 @@ def test_setuid_is_dropped_and_packed_archives_stay_packed(tmp_path):
 @pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz"])
 def test_an_archive_of_an_image_folder_is_data(tmp_path, monkeypatch, picture, kind):
     monkeypatch.setenv("NEARSIGHT_DATA", str(tmp_path / "cache"))
-    files = {"set/README.txt": b"hello"}
+    files = {"set/README.md": b"hello"}
     for split, count in (("train", 3), ("val", 2)):
         for class_name in ("cat", "dog"):
             for number in range(count):
@@ -149,7 +149,7 @@ def test_an_archive_of_an_image_folder_is_data(tmp_path, monkeypatch, picture, k
     splits = open_data(archive)
     assert (len(splits.train), len(splits.val)) == (6, 4)
     assert np.array_equal(splits.train.read(4), picture(1))
-    (unread,) = (tmp_path / "cache").rglob("README.txt")
+    (unread,) = (tmp_path / "cache").rglob("README.md")
     assert unread.stat().st_size == 0, "only its name is there, to be counted"
-    assert splits.notes == ("1 of 11 files are not read: 1 .txt (no pictures), such as README.txt",)
+    assert splits.notes == ("1 of 11 files are not read: 1 .md (no pictures), such as README.md",)
     assert open_data(archive).train.fingerprint() == splits.train.fingerprint()  # unpacked once, used twice

@@ -135,7 +135,7 @@ def test_bad_folders_are_refused_by_name(image_folder, tmp_path, counts, message
 def test_empty_and_missing_sources(tmp_path):
     with pytest.raises(ValueError, match="it is empty"):
         open_data(tmp_path)
-    with pytest.raises(ValueError, match=r"nowhere: no such file or folder; data is a folder, \.npz"):
+    with pytest.raises(ValueError, match=r"nowhere: no such file or folder; data is a folder, \.csv"):
         open_data(tmp_path / "nowhere")
     (tmp_path / "x.doc").touch()
     with pytest.raises(ValueError, match="not a kind of data"):

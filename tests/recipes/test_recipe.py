@@ -153,7 +153,13 @@ def test_files_of_the_first_format_are_read(kind):
         "layer_decay": 1.0, "head_rate": 1.0, "frozen_epochs": 0.0, "patience": 0.0,
     }  # fmt: skip
     if kind is ClassificationRecipe:
-        added |= {"class_weights": "none", "sampling": "shuffled", "select_by": "top1", "interpolation": "auto"}
+        added |= {
+            "label_column": "",
+            "class_weights": "none",
+            "sampling": "shuffled",
+            "select_by": "top1",
+            "interpolation": "auto",
+        }
     assert own.keys() - stored.keys() == added.keys()
     assert {name: value for name, value in own.items() if name != "model_options"} == {
         **{name: stored[name] for name in own.keys() & stored.keys() if name != "model_options"}, **added,

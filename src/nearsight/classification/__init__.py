@@ -35,7 +35,8 @@ def _models() -> list[str]:
 KIND = TaskKind(
     name="classification",
     help="images with classes: a classifier",
-    data="a folder of class folders, .npz, .parquet, shards, an archive, a known dataset, or `clothing`, which comes "
+    data="a folder of class folders, a table of names and labels (.csv, .tsv, .txt, .parquet) or a folder with one, "
+    ".npz, .parquet, shards, an archive, a known dataset, or `clothing`, which comes "
     "with nearsight",
     recipe=ClassificationRecipe,
     recipes=CLASSIFICATION_RECIPES,

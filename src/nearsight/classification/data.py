@@ -32,6 +32,7 @@ def open_splits(recipe: ClassificationRecipe) -> LabelledSplits:
             seed=recipe.data_seed,
             val_fraction=recipe.val_fraction,
             val_from=recipe.val_from,
+            label_column=recipe.label_column,
             download=recipe.download,
         )
     except UnknownData as error:

@@ -14,6 +14,7 @@ from nearsight.recipes.recipe import FetchFields, NormalisationFields, Recipe
 class LabelFields:
     """Which classes there are, and the patches of a model."""
 
+    label_column: str = option("", "column of a table that has the labels, where several may have them", change="never")
     first_classes: int = option(
         0, "keep only the first N classes in alphabetical order (0: all)", change="never", low=0
     )

@@ -91,7 +91,7 @@ def _own_splits(recipe: ClassificationRecipe, classes: list[str]) -> LabelledSpl
 
 def _other_images(recipe: ClassificationRecipe, data: str, split: str, classes: list[str]) -> OneSet:
     """Images that the run has not seen: nothing is held back from them."""
-    found = open_images(data, split=split, download=recipe.download)
+    found = open_images(data, split=split, label_column=recipe.label_column, download=recipe.download)
     images = found.images
     if 0 < recipe.first_classes < len(images.classes):
         images = first_classes(images, recipe.first_classes)

@@ -10,16 +10,17 @@ from typing import NamedTuple
 from nearsight.datasets.archive import ARCHIVE_SUFFIXES, UNREADABLE, unpacked
 from nearsight.datasets.folder import UnknownData, open_folder
 from nearsight.datasets.labelled import LabelledImages, LabelledSplits
+from nearsight.datasets.listed import TABLE_SUFFIXES, listings_of, open_listed, read_listing
 from nearsight.datasets.named import NAMES, open_clothing, open_named
 from nearsight.datasets.shards import expand_braces, looks_like_shard, open_shards
 from nearsight.datasets.splitting import make_splits
-from nearsight.datasets.tables import open_npz, open_parquet
+from nearsight.datasets.tables import names_pictures, open_npz, open_parquet
 from nearsight.images.files import PassedOver
 from nearsight.images.formats import IMAGE_SUFFIXES
 from nearsight.images.imageset import pick_split
 from nearsight.text import printable
 
-_ACCEPTED = f"a folder, .npz, .parquet, .tar or .zip, 'clothing', or one of {', '.join(NAMES)}"
+_ACCEPTED = f"a folder, .csv, .tsv, .txt, .npz, .parquet, .tar or .zip, 'clothing', or one of {', '.join(NAMES)}"
 
 
 def open_data(
@@ -28,17 +29,21 @@ def open_data(
     seed: int = 0,
     val_fraction: float = 0.1,
     val_from: str = "data",
+    label_column: str = "",
     download: bool = False,
 ) -> LabelledSplits:
     """Recognise a data source and open it.
 
-    source: an image folder, a .npz, .parquet files, WebDataset .tar shards, an archive of an image folder, the name of
-        a known dataset (optionally `name:folder`), or 'clothing', which comes with the package. A path of that name
-        wins over the name.
+    source: an image folder, a table of names and labels beside pictures or a folder with one, a .npz, .parquet files,
+        WebDataset .tar shards, an archive of an image folder, the name of a known dataset (optionally `name:folder`),
+        or 'clothing', which comes with the package. A path of that name wins over the name.
     seed, val_fraction: how val is taken from train where the source has none of its own, or val_from is "train".
+    label_column: of a table, where several columns may have the labels.
     download: known datasets may be fetched from the network.
     """
-    kind, parts, passed = _find(str(source), download)
+    kind, parts, passed, listed = _find(str(source), download, label_column)
+    if label_column and not listed:
+        raise ValueError(f"{kind}: there is no table of names and labels whose column {label_column!r} could be taken")
     splits = make_splits(kind, parts, seed=seed, val_fraction=val_fraction, val_from=val_from)
     return replace(splits, notes=passed.notes(sum(map(len, parts.values()))), not_read=passed.counts)
 
@@ -53,12 +58,12 @@ class OneSet(NamedTuple):
     notes: tuple[str, ...]
 
 
-def open_images(source: str | Path, *, split: str = "", download: bool = False) -> OneSet:
+def open_images(source: str | Path, *, split: str = "", label_column: str = "", download: bool = False) -> OneSet:
     """One labelled set, to evaluate on: the given split, or the only one; nothing is split off.
 
     Without `split`, a source with several gives its test split, or else val.
     """
-    kind, parts, passed = _find(str(source), download)
+    kind, parts, passed, _ = _find(str(source), download, label_column)
     chosen = pick_split(parts, split, ("test", "val", "train"))
     images = parts[chosen]
     if not len(images):
@@ -70,14 +75,15 @@ def open_images(source: str | Path, *, split: str = "", download: bool = False) 
 
 
 class _Found(NamedTuple):
-    """What a source is, in words; its splits; the files of it that are not read."""
+    """What a source is, in words; its splits; the files of it that are not read; whether a table has the labels."""
 
     kind: str
     parts: dict[str, LabelledImages]
     passed: PassedOver
+    listed: bool = False
 
 
-def _find(source: str, download: bool) -> _Found:
+def _find(source: str, download: bool, label_column: str) -> _Found:
     if source == "clothing" and not Path(source).exists():
         return _Found("clothing (bundled)", open_clothing(), PassedOver())
     name, colon, root = source.partition(":")
@@ -95,10 +101,10 @@ def _find(source: str, download: bool) -> _Found:
     if not path.exists():
         here = "" if Path(source).is_absolute() else f" in {Path.cwd()}"
         raise UnknownData(f"{printable(source)}: no such file or folder{here}; data is {_ACCEPTED}")
-    return _open_folder(path) if path.is_dir() else _open_file(path)
+    return _open_folder(path, label_column) if path.is_dir() else _open_file(path, label_column)
 
 
-def _open_folder(path: Path) -> _Found:
+def _open_folder(path: Path, label_column: str) -> _Found:
     for suffix in (".parquet", ".tar"):
         # Two levels are enough for shards, and keep the search out of a million class files.
         found = sorted([*path.glob(f"*{suffix}"), *path.glob(f"*/*{suffix}")])
@@ -107,11 +113,15 @@ def _open_folder(path: Path) -> _Found:
                 kind = f"{len(found)} parquet files in {printable(str(path))}"
                 return _Found(kind, open_parquet(found, path), PassedOver())
             return _open_tars(str(path), found, path)
-    return _class_folders(f"image folder {printable(str(path))}", path)
+    return _pictures_in(f"image folder {printable(str(path))}", path, label_column)
 
 
-def _class_folders(kind: str, path: Path) -> _Found:
+def _pictures_in(kind: str, path: Path, label_column: str) -> _Found:
+    """By a table of their labels, if there is one, or else in class folders."""
     passed = PassedOver()
+    if listings := listings_of(path, label_column, passed):
+        tables = ", ".join(printable(listing.path.name) for listing in listings.values())
+        return _Found(f"{kind}, labels of {tables}", open_listed(path, listings, passed, label_column), passed, True)
     return _Found(kind, open_folder(path, passed), passed)
 
 
@@ -119,16 +129,21 @@ def _holds_images(path: Path) -> bool:
     return any(file.suffix.lower() in IMAGE_SUFFIXES for depth in ("*", "*/*") for file in path.glob(depth))
 
 
-def _open_file(path: Path) -> _Found:
+def _open_file(path: Path, label_column: str) -> _Found:
     lower, shown = path.name.lower(), printable(str(path))
     if lower.endswith(".npz"):
         return _Found(f"arrays of {shown}", open_npz(path), PassedOver())
+    if lower.endswith(TABLE_SUFFIXES) or (lower.endswith(".parquet") and names_pictures(path)):
+        passed = PassedOver()
+        parts = open_listed(path.parent, {"train": read_listing(path)}, passed, label_column)
+        return _Found(f"pictures listed in {shown}", parts, passed, True)
     if lower.endswith(".parquet"):
         return _Found(f"parquet file {shown}", open_parquet([path], path.parent), PassedOver())
     if lower.endswith(ARCHIVE_SUFFIXES):
         if lower.endswith(".tar") and _is_shard(path):
             return _open_tars(str(path), [path], path.parent)
-        return _class_folders(f"archive {shown}", unpacked(path, IMAGE_SUFFIXES, "pictures"))
+        inside = unpacked(path, (*IMAGE_SUFFIXES, *TABLE_SUFFIXES), "pictures and tables")
+        return _pictures_in(f"archive {shown}", inside, label_column)
     raise UnknownData(f"{shown}: not a kind of data that is known; data is {_ACCEPTED}")
 
 

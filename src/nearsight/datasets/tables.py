@@ -35,7 +35,7 @@ _PARTS = ("images", "labels")
 _CLASS_KEYS = ("classes", "class_names", "label_names")
 _ARRAYS = (*_CLASS_KEYS, *(f"{prefix}{part}" for own in _PREFIXES.values() for prefix in own for part in _PARTS))
 _IMAGE_COLUMNS = ("image", "img", "images", "jpg", "png", "webp", "bytes", "image_bytes", "pixel_values")
-_LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "cls", "target", "category")
+LABEL_COLUMNS = ("label", "labels", "fine_label", "class", "cls", "target", "category")
 _MOST_CLASSES = 30_000  # of numbered labels without as many images
 
 
@@ -115,7 +115,7 @@ def open_npz(path: Path) -> dict[str, LabelledImages]:
     }
 
 
-def _import_pyarrow() -> Any:
+def import_pyarrow() -> Any:
     try:
         import pyarrow.parquet
     except ImportError:
@@ -170,7 +170,7 @@ def _read_table(
             file = parquet.ParquetFile(path)
             columns = file.schema_arrow.names
             image_column = _pick(columns, _IMAGE_COLUMNS, "images")
-            label_column = _pick(columns, _LABEL_COLUMNS, "labels")
+            label_column = _pick(columns, LABEL_COLUMNS, "labels")
             classes = classes or _class_names(file.schema_arrow, label_column)
             _check_claims(file.metadata, {image_column, label_column}, budget)
             # Of few rows at once: a dictionary lets every row hold the same large value.
@@ -192,9 +192,46 @@ def _read_table(
     return np.frombuffer(b"".join(chunks), dtype=np.uint8), ends, labels, names, classes
 
 
+def names_pictures(path: Path) -> bool:
+    """Whether a parquet file has text where others have encoded images."""
+    parquet = import_pyarrow()
+    try:
+        check_plain_file(path, UNPACKED_BYTES)
+        schema = parquet.read_schema(path)
+    except Exception as error:  # pyarrow raises nearly every type on damaged input
+        raise ValueError(f"{printable(str(path))}: {printable(str(error) or type(error).__name__)}") from None
+    return not any("binary" in str(field.type) for field in schema)
+
+
+def read_text_columns(path: Path) -> tuple[tuple[str, ...], list[dict[str, str]]]:
+    """The columns of a parquet file, and its rows as text. Several words in one place are joined by `|`."""
+    parquet = import_pyarrow()
+    try:
+        size = check_plain_file(path, UNPACKED_BYTES)
+        budget = max(TABLE_FREE, UNPACKED_RATIO * size)
+        file = parquet.ParquetFile(path)
+        columns = tuple(file.schema_arrow.names)
+        _check_claims(file.metadata, set(columns), budget)
+        rows: list[dict[str, str]] = []
+        for batch in file.iter_batches(batch_size=ROWS_AT_ONCE):
+            rows += [{name: _as_text(value) for name, value in row.items()} for row in batch.to_pylist()]
+            budget -= sum(len(text) for row in rows[-len(batch) :] for text in row.values())
+            if budget < 0:
+                raise ValueError(f"it unpacks to more than {UNPACKED_RATIO:g} times its {size:,} bytes")
+    except Exception as error:  # pyarrow raises nearly every type on damaged input
+        raise ValueError(f"{printable(str(path))}: {printable(str(error) or type(error).__name__)}") from None
+    return columns, rows
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, list):
+        return "|".join(map(str, value))
+    return "" if value is None else str(int(value) if isinstance(value, bool) else value)
+
+
 def open_parquet(paths: Sequence[Path], root: Path) -> dict[str, LabelledImages]:
     """The splits that the file names speak of. The encoded images are held in memory; workers share it."""
-    parquet = _import_pyarrow()
+    parquet = import_pyarrow()
     tables = {split: _read_table(parquet, members) for split, members in group_by_split(paths, root).items()}
     names = next((table[4] for table in tables.values() if table[4]), None)
     for split, (_, _, values, _, _) in tables.items():
