@@ -95,6 +95,24 @@ def test_several_columns_may_be_labels(flat):
         open_data(flat, label_column="kind")
 
 
+def test_columns_of_zeros_and_ones_are_classes(flat):
+    header, ones = ("image", "MEL", "NV", "BCC"), ("1.0,0.0,0.0", "0.0,1.0,0.0")
+    rows = [(name, *ones[number % 2].split(",")) for number, name in enumerate(NAMES)]
+    splits = open_data(write(flat / "truth.csv", header, *rows))
+    assert splits.train.classes == ("MEL", "NV")
+    rows[3] = (NAMES[3], "1.0", "1.0", "0.0")
+    with pytest.raises(
+        ValueError, match="a picture is MEL and NV at once; several labels for one picture are not learned"
+    ):
+        open_data(write(flat / "truth.csv", header, *rows))
+
+
+def test_several_labels_in_one_place_are_refused(flat):
+    rows = [(name, "dress|new" if number == 3 else "dress") for number, name in enumerate(NAMES)]
+    with pytest.raises(ValueError, match=r"all/003\.png is 'dress\|new', 2 labels; several labels for one picture"):
+        open_data(write(flat / "tags.csv", ("file", "tags"), *rows))
+
+
 def test_class_folders_beside_a_table_without_a_label_column_are_told(image_folder):
     root = image_folder({"part_1": 3, "part_2": 3})
     write(root / "meta.csv", ("image_id", "lesion", "dx"), ("part_1/000.png", 1, "mel"))

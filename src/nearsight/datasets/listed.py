@@ -28,6 +28,9 @@ _NAME_COLUMNS = (
     "img", "images", "image_id", "name", "id",
 )  # fmt: skip
 _SPLIT_COLUMNS = ("split", "set", "subset", "partition")
+_BITS = {"0": False, "0.0": False, "1": True, "1.0": True}
+_ONE_HOT = "column with a 1"
+_SEVERAL = "several labels for one picture are not learned: leave one for each"
 _TRIED = 20  # rows of a table whose pictures are looked for, to know its column of names
 
 
@@ -53,7 +56,20 @@ class Listing(NamedTuple):
             )
         others = [column for column in self.columns if column not in (name_column, self.split_column)]
         known = [column for label in LABEL_COLUMNS for column in others if column.strip().lower() == label]
-        return stated or next(iter(known), others[0] if len(others) == 1 else "")
+        found = stated or next(iter(known), others[0] if len(others) == 1 else "")
+        if not found and len(others) > 1 and all(row[column] in _BITS for row in self.rows for column in others):
+            return self._one_hot(others)
+        return found
+
+    def _one_hot(self, columns: Sequence[str]) -> str:
+        """A new column of the names of those columns that have a 1, where each row has one such."""
+        for row in self.rows:
+            classes = [column for column in columns if _BITS[row[column]]]
+            if len(classes) > 1:
+                both = printable(" and ".join(classes[:2]))
+                raise ValueError(f"{printable(str(self.path))}: a picture is {both} at once; {_SEVERAL}")
+            row[_ONE_HOT] = classes[0] if classes else ""
+        return _ONE_HOT
 
     @property
     def split_column(self) -> str:
@@ -218,6 +234,10 @@ def open_listed(
         labels = parts[split] = {}
         for name, row in zip(names, rows, strict=True):
             label = row.get(column, "")
+            if parts_of := [part for part in re.split(r"[|;]", label) if part.strip()][1:]:
+                raise ValueError(
+                    f"{printable(name)} is {printable(repr(label))}, {1 + len(parts_of)} labels; {_SEVERAL}"
+                )
             if not label:
                 passed.add(name, f"without a {printable(column)}")
             elif labels.setdefault(name, label) != label:
