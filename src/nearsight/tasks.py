@@ -26,8 +26,8 @@ class Evaluation:
     split: str
     values: dict[str, float]
     fingerprints: Mapping[str, str]
-    """Of the run's own data as it is now (`images.imageset.Splits.fingerprints`); empty for other data. `eval` says
-    when they are not those of the training."""
+    """Of the split of the run's own data that was measured, as it is now; empty for other data. `eval` says when it is
+    not as it was for the training."""
     notes: tuple[str, ...] = ()
     per_class: dict[str, dict[str, float]] = field(default_factory=dict)
 

@@ -19,6 +19,7 @@ from nearsight.acceleration import accelerate
 from nearsight.classification import PredictOptions
 from nearsight.classification import report as image_report
 from nearsight.classification.distillation import BothHeads, Renormalised
+from nearsight.classification.model import build_classifier
 from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.classification.task import ClassificationTask, validation_warning
 from nearsight.classification.use import Classifier, evaluate
@@ -443,6 +444,26 @@ def test_learning_from_another_run(run, folder, tmp_path, kind, model):
         expected = (p * (p.log() - (by_teacher / tau).log_softmax(1))).sum(1).mean() * tau**2
     torch.testing.assert_close(task.loss(outputs, batch), expected)
     assert train(recipe, RunFolder(tmp_path / "student"))["selected"] is not None
+
+
+def test_a_teacher_whose_weights_were_replaced_is_another_teacher(folder, tmp_path):
+    recipe = _recipe(folder, model="deit_nano_32", model_options={"width": 36, "depth": 1}, epochs=1.0)
+    weights, pupil = build_classifier(recipe, 3).state_dict(), RunFolder(tmp_path / "pupil")
+    own = tmp_path / "teacher"
+    train(recipe, RunFolder(own))
+    recipe = recipe.with_changes(teacher=str(own), distillation="soft")
+    train(recipe, pupil)
+    recorded = pupil.read_json("data.json")
+    store = RunFolder(own).checkpoints()
+    (step,) = {store.pointed("best")}
+    shutil.rmtree(store.path(step))
+    store.save(step, {"model": weights}, {"best": {"step": step, "weights": "model"}})
+    longer = recipe.with_changes(epochs=2.0)
+    with pytest.raises(ValueError, match="the weights of the teacher changed since the run was started"):
+        train(longer, pupil, override=True)
+    pupil.write_json("data.json", {name: value for name, value in recorded.items() if name != "teacher"})
+    train(longer, pupil, override=True)  # a record of an earlier version says nothing of the teacher
+    assert pupil.read_json("data.json")["teacher"] != recorded["teacher"]
 
 
 def test_a_teacher_of_other_classes_is_refused_before_any_work(run, tmp_path):

@@ -4,14 +4,18 @@
 from __future__ import annotations
 
 import json
+import queue
 import socket
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from processes import HERE, outcome, training_environment
 from toy import toy_recipe
 
+from nearsight.engine import distributed
 from nearsight.engine.data import cut_batch
 from nearsight.engine.distributed import World
 
@@ -112,3 +116,29 @@ def test_a_batch_that_cannot_be_shared_lists_what_fits():
     assert cut_batch(toy_recipe(batch=64, micro_batch=8), World(0, 2), 4) == (8, 4)
     with pytest.raises(ValueError, match="micro_batch 64 does not fit the 32 images"):
         cut_batch(toy_recipe(batch=64, micro_batch=64), World(0, 2), 4)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_others_wait_for_the_main_process_however_long_it_takes(monkeypatch, fails):
+    """Reading a large data set once takes longer than a collective waits."""
+    sent: queue.Queue[int] = queue.Queue()
+    monkeypatch.setattr(distributed, "_HEARTBEAT", 0.01)
+    monkeypatch.setattr(
+        World, "broadcast", lambda world, value: (sent.put(value), value)[1] if world.is_main else sent.get(timeout=60)
+    )
+
+    def work() -> str:
+        time.sleep(0.1)
+        if fails:
+            raise ValueError("no such folder")
+        return "read"
+
+    with ThreadPoolExecutor(2) as pool:
+        first, second = (pool.submit(World(rank, 2).of_main, work) for rank in (0, 1))
+        assert second.result() is None
+        if fails:
+            with pytest.raises(ValueError, match="no such folder"):
+                first.result()
+        else:
+            assert first.result() == "read"
+    assert World().of_main(lambda: 7) == 7

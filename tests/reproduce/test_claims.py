@@ -202,6 +202,19 @@ def test_results_of_two_test_sets_are_not_compared(tmp_path):
         Evidence(evidence.experiment, "smoke", [Result(results[0].run, results[0].path, other), results[1]], len)
 
 
+@pytest.mark.parametrize(("known", "count"), [(("x:1", "x:1"), 0), (("x:1", "x"), 0), (("x:1", "x:2"), 2)])
+def test_results_whose_record_has_no_contents_are_compared_by_the_rest(tmp_path, known, count):
+    evidence = made_up(tmp_path, {"convit": [70], "deit": [50]})
+    results = list(evidence.results.values())
+    for one, fingerprint in zip(results, known, strict=True):
+        one.record["data"] = {"fingerprint": {"test": fingerprint}}
+    if count:
+        with pytest.raises(ValueError, match="2 different test sets"):
+            Evidence(evidence.experiment, "smoke", results, len)
+    else:
+        Evidence(evidence.experiment, "smoke", results, len)
+
+
 CURVE = {
     "start": {"nonlocality": [1.0, 2.0, 4.0, 4.0], "gates": [[0.7, 0.7], [0.7, 0.7]]},
     "curve": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
 import torch
@@ -57,6 +58,15 @@ def _taught(run: RunFolder, recipe: ClassificationRecipe, classes: Sequence[str]
     if taught.image_size != recipe.image_size:
         raise ValueError(f"the teacher was trained at {taught.image_size} px, this run is at {recipe.image_size} px")
     return taught
+
+
+def weights_checksum(model: nn.Module) -> str:
+    """sha256 of every number of a model, by name."""
+    state = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        state.update(f"{name}\0{value.dtype}\0{list(value.shape)}\0".encode())
+        state.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return state.hexdigest()
 
 
 class Renormalised(nn.Module):

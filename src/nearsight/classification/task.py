@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from nearsight.classification.data import ImageData, open_splits
-from nearsight.classification.distillation import BothHeads, ask_teacher, distillation_term, load_teacher
+from nearsight.classification.distillation import (
+    BothHeads,
+    ask_teacher,
+    distillation_term,
+    load_teacher,
+    weights_checksum,
+)
 from nearsight.classification.measures import ClassCounts
 from nearsight.classification.model import build_classifier
 from nearsight.classification.recipe import ClassificationRecipe
@@ -23,7 +29,7 @@ from nearsight.engine.distributed import World
 from nearsight.engine.task import Batch, Inputs, ProcessContext
 from nearsight.images.mixing import BatchMix, Mixing
 from nearsight.reports.page import Page
-from nearsight.runs.layout import CLASSES, TRAIN_IMAGES
+from nearsight.runs.layout import CLASSES, TEACHER, TRAIN_IMAGES
 
 _FEW_IMAGES = 100
 _NAMED = 5
@@ -93,6 +99,10 @@ class ClassificationTask(DataTask):
     def describe(self) -> list[str]:
         warning = validation_warning(self.data.splits.val)
         return [*super().describe(), *([warning] if warning else []), *self._started]
+
+    def fingerprint(self) -> dict[str, Any]:
+        data = super().fingerprint()
+        return data if self._teacher is None else {**data, TEACHER: weights_checksum(self._teacher)}
 
     def files(self) -> dict[str, str]:
         files = {CLASSES: "\n".join(self.data.classes) + "\n"}

@@ -74,7 +74,7 @@ def evaluate(
         origin,
         shown,
         values,
-        {} if data else task.data.splits.fingerprints,
+        {} if data else {measured: task.data.split(measured).fingerprint()},
         (*told, *notes),
         found.counts.per_class(classes),
     )

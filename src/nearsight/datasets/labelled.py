@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from nearsight.datasets.content import file_checksums, row_checksums
 from nearsight.images.decode import decode_image, read_image_file
+from nearsight.images.fingerprints import join_fingerprint
 from nearsight.images.imageset import ImageSet, PackedNames, Splits, name_ranks
 from nearsight.text import printable
 
@@ -29,12 +32,20 @@ class LabelledImages(ImageSet, Protocol):
         """int64 [N]."""
         ...
 
+    def outline(self) -> str:
+        """sha256 of names, labels, classes and sizes: the first half of the fingerprint."""
+        ...
+
+    def checksums(self, indices: np.ndarray) -> np.ndarray:
+        """uint8 [n, CHECKSUM] of the images at these places, as they are stored."""
+        ...
+
 
 LabelledSplits = Splits[LabelledImages]
 
 
 def digest(names: Sequence[str], labels: np.ndarray, classes: Sequence[str], sizes: Iterable[int]) -> str:
-    """The fingerprint that every kind of set gives."""
+    """The outline that every kind of set gives."""
     state = hashlib.sha256()
     for text in (*classes, "\0", *names):
         state.update(text.encode("utf-8", "surrogateescape") + b"\0")
@@ -43,7 +54,7 @@ def digest(names: Sequence[str], labels: np.ndarray, classes: Sequence[str], siz
     return state.hexdigest()
 
 
-class LabelledSet:
+class LabelledSet(ABC):
     """Names, labels and classes: what a set has beside its pixels."""
 
     def __init__(self, names: Iterable[str], labels: Sequence[int] | np.ndarray, classes: Sequence[str]) -> None:
@@ -57,6 +68,15 @@ class LabelledSet:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @abstractmethod
+    def outline(self) -> str: ...
+
+    @abstractmethod
+    def checksums(self, indices: np.ndarray) -> np.ndarray: ...
+
+    def fingerprint(self) -> str:
+        return join_fingerprint(self.outline(), self.checksums(np.arange(len(self))))
 
 
 class FileImages(LabelledSet):
@@ -72,8 +92,11 @@ class FileImages(LabelledSet):
         name = self.names[index]
         return read_image_file(self.root / name, name)
 
-    def fingerprint(self) -> str:
+    def outline(self) -> str:
         return digest(self.names, self.labels, self.classes, (self._size(name) for name in self.names))
+
+    def checksums(self, indices: np.ndarray) -> np.ndarray:
+        return file_checksums(self.root, [self.names[int(index)] for index in indices])
 
     def _size(self, name: str) -> int:
         try:
@@ -102,8 +125,11 @@ class EncodedImages(LabelledSet):
         data = self._buffer[self._bounds[index] : self._bounds[index + 1]].tobytes()
         return decode_image(data, self.names[index])
 
-    def fingerprint(self) -> str:
+    def outline(self) -> str:
         return digest(self.names, self.labels, self.classes, np.diff(self._bounds))
+
+    def checksums(self, indices: np.ndarray) -> np.ndarray:
+        return row_checksums(self._buffer[self._bounds[index] : self._bounds[index + 1]] for index in indices)
 
 
 class ArrayImages(LabelledSet):
@@ -118,10 +144,13 @@ class ArrayImages(LabelledSet):
     def read(self, index: int) -> np.ndarray:
         return self._pixels[index]
 
-    def fingerprint(self) -> str:
-        stride = max(1, len(self) // 1000)  # a thousand rows stand for all: cheap, and enough to notice other data
+    def outline(self) -> str:
+        stride = max(1, len(self) // 1000)  # a thousand rows, as in records that have nothing else of the pixels
         checksum = zlib.crc32(self._pixels[::stride].tobytes())
         return digest([self._label], self.labels, self.classes, (*self._pixels.shape, checksum))
+
+    def checksums(self, indices: np.ndarray) -> np.ndarray:
+        return row_checksums(self._pixels[index] for index in indices)
 
 
 class _Part(LabelledSet):
@@ -139,8 +168,11 @@ class _Part(LabelledSet):
     def read(self, index: int) -> np.ndarray:
         return self._base.read(int(self._indices[index]))
 
-    def fingerprint(self) -> str:
-        return digest([self._base.fingerprint()], self._indices, self.classes, ())
+    def outline(self) -> str:
+        return digest([self._base.outline()], self._indices, self.classes, ())
+
+    def checksums(self, indices: np.ndarray) -> np.ndarray:
+        return self._base.checksums(self._indices[indices])
 
 
 def subset(images: LabelledImages, indices: Iterable[int] | np.ndarray) -> LabelledImages:

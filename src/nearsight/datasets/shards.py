@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from nearsight.datasets.archive import opened_tar
+from nearsight.datasets.content import piece_checksums
 from nearsight.datasets.labelled import LabelledImages, LabelledSet, digest
 from nearsight.datasets.splitting import encode_labels, group_by_split
 from nearsight.images.decode import decode_image
@@ -156,19 +157,30 @@ class ShardImages(LabelledSet):
         )
 
     def read(self, index: int) -> np.ndarray:
-        name, size = self.names[index], int(self._size[index])
-        if size > IMAGE_BYTES:
-            raise BadImage(name, f"larger than {IMAGE_BYTES} bytes")
         try:
-            with open(self._paths[self._shard[index]], "rb") as shard:
-                shard.seek(int(self._offset[index]))
-                data = shard.read(size)
+            data = self._stored(index)
         except OSError as error:
-            raise BadImage(name, error.strerror or type(error).__name__) from None
-        return decode_image(data, name)
+            raise BadImage(self.names[index], error.strerror or type(error).__name__) from None
+        except ValueError as error:
+            raise BadImage(self.names[index], str(error)) from None
+        return decode_image(data, self.names[index])
 
-    def fingerprint(self) -> str:
+    def _stored(self, index: int) -> bytes:
+        size = int(self._size[index])
+        if size > IMAGE_BYTES:
+            raise ValueError(f"larger than {IMAGE_BYTES} bytes")
+        with open(self._paths[self._shard[index]], "rb") as shard:
+            shard.seek(int(self._offset[index]))
+            return shard.read(size)
+
+    def outline(self) -> str:
         return digest(self.names, self.labels, self.classes, self._size)
+
+    def checksums(self, indices: np.ndarray) -> np.ndarray:
+        paths = [str(path) for path in self._paths]
+        columns = zip(self._shard[indices], self._offset[indices], self._size[indices], strict=True)
+        pieces = [(paths[shard], int(offset), int(size)) for shard, offset, size in columns]
+        return piece_checksums(self._paths[0].parent, pieces, lambda number: self._stored(int(indices[number])))
 
 
 def looks_like_shard(path: Path) -> bool:

@@ -17,7 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from nearsight.datasets.content import file_checksums
 from nearsight.images.decode import read_image_file
+from nearsight.images.fingerprints import join_fingerprint
 from nearsight.images.imageset import BadImage, PackedNames, Splits, name_ranks
 from nearsight.text import printable
 
@@ -104,13 +106,13 @@ class DetectionSet:
         )
 
     def fingerprint(self) -> str:
-        """sha256 over names, sizes, classes and boxes: changes when the data changes."""
+        """Of names, sizes, classes and boxes, and of what every file holds."""
         state = hashlib.sha256()
         for text in (*self.classes, "\0", *self.names):
             state.update(text.encode("utf-8", "surrogateescape") + b"\0")
         for values in (self.sizes, self.ends, self.boxes, self.labels, self.crowd):
             state.update(np.ascontiguousarray(values).tobytes())
-        return state.hexdigest()
+        return join_fingerprint(state.hexdigest(), file_checksums(self.root, list(self.names)))
 
 
 DetectionSplits = Splits[DetectionSet]

@@ -193,15 +193,15 @@ def evaluate(
     folder = RunFolder(run)
     recipe = folder.recipe(DetectionRecipe).with_changes(weights="", resident="off")  # each picture is seen once
     classes, _ = run_categories(folder)
-    fingerprints: dict[str, str] = {}
     if data:
         parts = open_parts(data)
         origin, sets, told = parts.kind, parts.sets, parts.notes
     else:
         own = open_splits(recipe)
-        origin, sets, told, fingerprints = recipe.data, own.named, own.notes, own.fingerprints
+        origin, sets, told = recipe.data, own.named, own.notes
     chosen = pick_split(sets, split, (KIND.eval_split, "test", "train"))
     images = sets[chosen]
+    fingerprints = {} if data else {chosen: images.fingerprint()}
     if images.classes != classes:
         ours, theirs = (printable(", ".join(names)) for names in (classes, images.classes))
         raise ValueError(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,9 @@ from torch import Tensor
 from torch.distributed.rendezvous import rendezvous
 
 from nearsight.runs.exits import die_with_parent
+
+T = TypeVar("T")
+_HEARTBEAT = 60.0  # seconds between signs of life of the main process
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,24 @@ class World:
         shares: list[Any] = [None] * self.size
         dist.all_gather_object(shares, value)
         return shares
+
+    def of_main(self, work: Callable[[], T]) -> T | None:
+        """What ``work`` gives in the main process; None in others, which wait for it as long as it takes.
+
+        Collectives give up after some minutes, and reading all of a large data set may take longer.
+        """
+        if self.size == 1:
+            return work()
+        if not self.is_main:
+            while self.broadcast(0):
+                pass
+            return None
+        with ThreadPoolExecutor(1) as pool:
+            future = pool.submit(work)
+            while not wait([future], _HEARTBEAT).done:
+                self.broadcast(1)
+            self.broadcast(0)
+            return future.result()
 
     def barrier(self) -> None:
         if self.size > 1:

@@ -59,7 +59,9 @@ def train(
         cleanup.callback(trainer.close)
         if world.is_main:
             cleanup.enter_context(folder.owned())
-            data = DataRecord(task.fingerprint(), task.files(), task.not_read())
+        fingerprint = world.of_main(task.fingerprint)
+        if fingerprint is not None:
+            data = DataRecord(fingerprint, task.files(), task.not_read())
             continues = check_run(folder, recipe, data, total_steps=trainer.total_steps, override=override)
             if not continues:
                 record_run(folder, recipe, data, device)

@@ -25,6 +25,7 @@ from nearsight.classification.use import top_classes
 from nearsight.datasets.sources import open_data
 from nearsight.detection.anchors import DetectorOutputs
 from nearsight.detection.use import surest_boxes
+from nearsight.images.fingerprints import same_data
 from nearsight.models import create_model
 from nearsight.models.bounds import check_size
 from nearsight.randomness import INITIALISATION_STREAM, hash32
@@ -236,7 +237,7 @@ def _own_pictures(source: RunSource) -> Pictures:
     images = source.inspected.validation_images()
     data = source.inspected.recipe.data
     known = (source.run.read_json(DATA) or {}).get("val")
-    if known is not None and images.fingerprint() != known:
+    if known is not None and not same_data(known, images.fingerprint()):
         raise ValueError(f"{data} has changed since")
     origin = f"the validation pictures of {source.name} ({without_home(data)})"
     return Pictures(images, source.inspected.in_turn, origin)

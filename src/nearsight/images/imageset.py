@@ -31,7 +31,7 @@ class ImageSet(Protocol):
         ...
 
     def fingerprint(self) -> str:
-        """sha256 that changes when the data changes, cheap to compute."""
+        """Text that changes when any byte of the data changes (`images.fingerprints`)."""
         ...
 
 

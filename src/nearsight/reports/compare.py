@@ -6,16 +6,17 @@ import json
 import math
 import statistics
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nearsight.images.fingerprints import same_data
 from nearsight.recipes.recipe import Recipe
 from nearsight.reports.words import measure_words
 from nearsight.runs.exits import DiskError
 from nearsight.runs.folder import RunFolder
-from nearsight.runs.layout import DATA, DONE, NOT_READ
+from nearsight.runs.layout import DATA, DONE, NOT_READ, TEACHER
 from nearsight.text import typed, value_words
 
 _MOST_IN_A_LABEL = 3
@@ -164,19 +165,26 @@ def _check_distinct(runs: Sequence[str | Path]) -> None:
             raise ValueError(f"{runs[index]} is given twice; name each run once")
 
 
-def _data_names(runs: Sequence[str | Path], recipes: Sequence[Recipe]) -> list[str]:
+def _data_names(runs: Sequence[str | Path], recipes: Sequence[Recipe]) -> Iterator[str]:
     """What each run learned from: the same name for the same fingerprint, wherever it lay, and only for that."""
-    records = [RunFolder(run).read_json(DATA) or {} for run in runs]
-    splits = [{name: value for name, value in record.items() if name != NOT_READ} for record in records]
-    identities = [json.dumps(identity, sort_keys=True) for identity in splits]
-    names: dict[str, str] = {}
+    named: list[tuple[dict[str, Any], str]] = []
     taken: list[str] = []
-    for identity, recipe in zip(identities, recipes, strict=True):
-        if identity not in names:
+    for run, recipe in zip(runs, recipes, strict=True):
+        record = RunFolder(run).read_json(DATA) or {}
+        name = next((name for known, name in named if _same_record(known, record)), "")
+        if not name:
+            count = 1 + sum(other == recipe.data for other in taken)
             taken.append(recipe.data)
-            count = taken.count(recipe.data)
-            names[identity] = recipe.data if count == 1 else f"{recipe.data} (changed, {count})"
-    return [names[identity] for identity in identities]
+            name = recipe.data if count == 1 else f"{recipe.data} (changed, {count})"
+            named.append((record, name))
+        yield name
+
+
+def _same_record(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two records are of the same data; earlier ones have less in them."""
+    names = (one.keys() | other.keys()) - {NOT_READ}
+    later = {TEACHER} - (one.keys() & other.keys())
+    return all(same_data(one.get(name), other.get(name)) for name in names - later)
 
 
 def _setting(recipe: Recipe, data: str) -> dict[str, Any]:

@@ -86,7 +86,11 @@ class DrawnAgain:
 
 
 def _test_set(result: Result) -> str:
-    """The fingerprint of the pictures that its accuracy is of."""
+    """The outline of the pictures that its accuracy is of: the part of their fingerprint that every record has."""
+    return _test_fingerprint(result).partition(":")[0]
+
+
+def _test_fingerprint(result: Result) -> str:
     return result.record["data"]["fingerprint"][result.record["test"]["split"]]
 
 
@@ -98,9 +102,10 @@ class Evidence:
     ) -> None:
         self.experiment, self.scale, self._drawn = experiment, experiment.scale(scale), drawn
         self.results = {(one.run.row.name, one.run.fraction, one.run.seed): one for one in results}
-        tests = {_test_set(one) for one in results if one.record["test"]}
-        if len(tests) > 1:
-            raise ValueError(f"{experiment.name} at scale {scale}: its results are of {len(tests)} different test sets")
+        parts = [_test_fingerprint(one).partition(":") for one in results if one.record["test"]]
+        tests = max(len({outline for outline, _, _ in parts}), len({content for _, _, content in parts if content}))
+        if tests > 1:
+            raise ValueError(f"{experiment.name} at scale {scale}: its results are of {tests} different test sets")
 
     def key(self, cell: Cell, seed: int) -> tuple[str, float, int]:
         if cell.percent is None and len(self.scale.fractions) > 1:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, overload
 
 from torch import Tensor
 
+from nearsight.images.fingerprints import same_data
 from nearsight.recipes.files import thaw
 from nearsight.recipes.recipe import R, Recipe
 from nearsight.runs.atomic_files import disk_errors, replace, to_json
@@ -107,7 +108,7 @@ class RunFolder:
     def was_trained_on(self, fingerprints: Mapping[str, Any]) -> bool:
         """Whether these, by split, are the fingerprints that were recorded."""
         known = self.read_json(DATA) or {}
-        return all(known.get(name) == value for name, value in fingerprints.items())
+        return all(same_data(known.get(name), value) for name, value in fingerprints.items())
 
     def write_json(self, name: str, value: Any) -> None:
         with disk_errors(f"writing {name}"):

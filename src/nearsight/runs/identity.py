@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 
+from nearsight.images.fingerprints import same_data
 from nearsight.recipes.files import freeze
 from nearsight.recipes.recipe import Recipe, differences
 from nearsight.runs.environment import describe_environment
 from nearsight.runs.exits import DiskError
 from nearsight.runs.folder import RunFolder
-from nearsight.runs.layout import CONFIG, DATA, DONE, ENVIRONMENT, LOCK, NOT_READ, WHOLE_TRAIN
+from nearsight.runs.layout import CONFIG, DATA, DONE, ENVIRONMENT, LOCK, NOT_READ, TEACHER, WHOLE_TRAIN
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,12 @@ def check_run(run: RunFolder, recipe: Recipe, data: DataRecord, *, total_steps: 
         return False
     old, identity = run.recipe(), run.read_json(DATA)
     if identity is not None:
-        changed = [name for name, value in data.fingerprint.items() if identity.get(name) != value]
-        if changed:
+        changed = _changed(identity, data.fingerprint)
+        if changed == [TEACHER] and TEACHER not in differences(old, recipe):
+            raise ValueError(
+                "the weights of the teacher changed since the run was started. Start a new run, with another --run"
+            )
+        if set(changed) - {TEACHER}:
             # Another fraction, split or seed takes other images; where settings differ, they are the reason.
             check_same_experiment(old.with_changes(data=recipe.data), recipe, override=True)
             if changed == [WHOLE_TRAIN] and WHOLE_TRAIN not in identity:
@@ -63,6 +68,13 @@ def check_run(run: RunFolder, recipe: Recipe, data: DataRecord, *, total_steps: 
         )
     check_same_experiment(old, recipe, override=override)
     return True
+
+
+def _changed(identity: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Which fingerprints differ; a teacher's is not in earlier records."""
+    if TEACHER not in identity:
+        now = {name: value for name, value in now.items() if name != TEACHER}
+    return [name for name, value in now.items() if not same_data(identity.get(name), value)]
 
 
 def finished_summary(run: RunFolder, total_steps: int) -> dict[str, Any] | None:

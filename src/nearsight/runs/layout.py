@@ -40,6 +40,9 @@ WHOLE_TRAIN = "whole_train"
 NOT_READ = "not_read"
 """In ``data.json`` beside the splits: files of the data that are not read, how many for each reason."""
 
+TEACHER = "teacher"
+"""In ``data.json`` beside the splits: a checksum of the teacher's weights, where there is a teacher."""
+
 # In a checkpoint, ``checkpoints/step-00001234/``, besides one ``.safetensors`` file for each group of tensors.
 STATE = "state.json"
 MANIFEST = "MANIFEST.json"
