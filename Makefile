@@ -11,7 +11,7 @@ OLDEST_TESTS := tests/test_start.py tests/test_floors.py tests/recipes tests/run
 	tests/datasets/test_open_files.py tests/models/test_weights.py tests/classification/test_strangers_settings.py \
 	tests/explorer/test_server.py tests/explorer/test_hostile.py
 
-.PHONY: demo test test-all test-oldest lint browser clean
+.PHONY: demo test test-all test-oldest fuzz lint browser clean
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -44,6 +44,11 @@ test-oldest:
 	.venv-oldest/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-oldest/oldest.txt \
 		-e ".[parquet,coco,explorer]" pytest pytest-timeout pytest-xdist hypothesis httpx2
 	OMP_NUM_THREADS=1 .venv-oldest/bin/pytest -n 2 --dist loadfile -o filterwarnings=default $(OLDEST_TESTS)
+
+# Damaged files for every reader, CASES for each, with fresh random numbers; prints how many there were.
+CASES ?= 10000
+fuzz: $(STAMP)
+	NEARSIGHT_FUZZ_CASES=$(CASES) $(BIN)/pytest -q -s --timeout 0 tests/untrusted/test_fuzz.py
 
 clean:
 	rm -rf .venv .venv-oldest build dist .pytest_cache .mypy_cache .ruff_cache

@@ -248,7 +248,18 @@ def test_a_checkpoint_of_a_terabyte_of_json(tmp_path, name):
 
 
 @pytest.mark.parametrize(
-    "content", [b"12345678", b"", b"\x80", b"\x80\x02}q\x00.", b"PK\x03\x04abcd", b"PK\x05\x06" + bytes(18)]
+    "content",
+    [
+        b"12345678",
+        b"\x80\x02(s}q].",
+        b"\x80\x02hs0Nb.",
+        b"\x80\x02\x80.X)a.",
+        b"",
+        b"\x80",
+        b"\x80\x02}q\x00.",
+        b"PK\x03\x04abcd",
+        b"PK\x05\x06" + bytes(18),
+    ],
 )
 def test_a_pth_of_a_few_bytes(tmp_path, content):
     (tmp_path / "w.pth").write_bytes(content)
