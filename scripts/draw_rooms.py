@@ -25,8 +25,9 @@ ROOMS = (
     ("kernels", "runs"),
     ("datasets",),
     ("nn",),
+    ("convert",),
     ("models",),
-    ("acceleration", "convert", "cost"),
+    ("acceleration", "cost"),
     ("weights",),
     ("analysis", "timm"),
     ("reports",),
@@ -40,9 +41,11 @@ FRONT = {"__init__": {"models", "detection", "acceleration", "weights", "export"
 """The package itself, whose names are loaded when first used, and `python -m nearsight`."""
 
 _COLUMN = {
-    **dict.fromkeys(("geometry", "functional", "kernels", "nn", "models", "acceleration", "bench", "timm"), 0),
+    **dict.fromkeys(
+        ("geometry", "functional", "kernels", "nn", "convert", "models", "acceleration", "bench", "timm"), 0
+    ),
     **dict.fromkeys(("intervals", "cost", "reproduce", "cli"), 1),
-    **dict.fromkeys(("randomness", "images", "datasets", "convert", "analysis", "classification", "explorer"), 2),
+    **dict.fromkeys(("randomness", "images", "datasets", "analysis", "classification", "explorer"), 2),
     **dict.fromkeys(("text", "untrusted", "weights", "reports", "engine", "export"), 3),
     **dict.fromkeys(("tasks", "recipes", "runs", "detection"), 4),
 }

@@ -138,7 +138,7 @@ def literal_weights(layer, image, tap, row, col):
     q = query @ image[:, row, col]
     inside = [(r, c) for r in range(height) for c in range(width)]
     if isinstance(layer, LocalAttentionConv2d):
-        q = q + layer.query_bias[tap]
+        q = q + layer.query_bias.unflatten(0, (layer.num_heads, size))[tap]
         reach, logits = (layer.window - 1) // 2, {}
         for a in range(layer.window):
             for b in range(layer.window):

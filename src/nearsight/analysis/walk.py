@@ -2,25 +2,33 @@
 and their maps, of chosen layers for a batch.
 
 Each layer's queries and keys are computed again from the activations that reach it. Known models: ours (ViT family,
-ResNets, and detectors around either), timm's plain ViTs, and timm's ConViTs, which are rebuilt as ours with their
-weights.
+ResNets, and detectors around either), timm's plain ViTs, timm's ConViTs, which are rebuilt as ours with their weights,
+and any CNN whose convolutions `nearsight.convert` made attention.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
+from nearsight.analysis.converted import converted_view, has_converted
 from nearsight.analysis.timm_kinds import is_timm_attention, is_timm_block, is_timm_convit, is_timm_vit
 from nearsight.analysis.views import GlobalView, LocalView, Part, View, patch_map
+from nearsight.convert import layer_inputs
 from nearsight.functional import query_key_value
 from nearsight.geometry import Grid
 from nearsight.models import ResNet, VisionTransformer
-from nearsight.nn import GatedPositionalSelfAttention, LocalSelfAttention2d, PositionalSelfAttention, SelfAttention
+from nearsight.nn import (
+    AttentionConv2d,
+    GatedPositionalSelfAttention,
+    LocalSelfAttention2d,
+    PositionalSelfAttention,
+    SelfAttention,
+)
 from nearsight.nn.local import sinusoidal_positions
 from nearsight.weights import from_timm, load_weights
 
@@ -28,7 +36,7 @@ if TYPE_CHECKING:
     from timm.models.convit import ConVit
     from timm.models.vision_transformer import VisionTransformer as TimmVisionTransformer
 
-KNOWN = "nearsight's models, timm's plain VisionTransformer and timm's ConVit"
+KNOWN = "nearsight's models, timm's plain VisionTransformer, timm's ConVit, and what nearsight.convert made"
 
 
 @runtime_checkable
@@ -55,8 +63,16 @@ def body_of(model: nn.Module) -> nn.Module:
 def num_attention_layers(model: nn.Module) -> int:
     """How many attention layers `walk` shows."""
     body = body_of(inspectable(model))
-    blocks = 0 if isinstance(body, ResNet) else len(body.blocks)  # type: ignore[arg-type]
-    return blocks + sum(isinstance(module, LocalSelfAttention2d) for module in model.modules())
+    if _is_network_of_maps(body):
+        return sum(isinstance(module, (LocalSelfAttention2d, AttentionConv2d)) for module in model.modules())
+    return len(body.blocks) + sum(  # type: ignore[arg-type]
+        isinstance(module, LocalSelfAttention2d) for module in model.modules()
+    )
+
+
+def _is_network_of_maps(body: nn.Module) -> bool:
+    """Whether attention layers stand where convolutions do, and not in the blocks of a transformer."""
+    return not isinstance(body, VisionTransformer) and not is_timm_vit(body)
 
 
 @contextmanager
@@ -77,6 +93,8 @@ def inspectable(model: nn.Module) -> nn.Module:
     if is_timm_convit(model):
         return from_timm_convit(model)
     body = body_of(model)
+    if _is_network_of_maps(body) and has_converted(model):
+        return model
     if isinstance(body, ResNet) and not any(isinstance(part, LocalSelfAttention2d) for part in model.modules()):
         raise ValueError("this ResNet has no attention layers to look into; use a sasa_resnet model")
     if is_timm_vit(body):
@@ -113,7 +131,9 @@ def walk(model: nn.Module, images: Tensor) -> Iterator[View]:
 
     `model` is one that `inspectable` returned; walk inside `looking(model)`.
     """
-    if isinstance(model, VisionTransformer):
+    if _is_network_of_maps(body_of(model)) and has_converted(model):
+        yield from _walk_converted(model, images)
+    elif isinstance(model, VisionTransformer):
         yield from _walk_vit(model, images)
     elif isinstance(model, ResNet):
         yield from _walk_resnet(model, images)
@@ -211,6 +231,17 @@ def _walk_resnet(model: ResNet, images: Tensor) -> Iterator[View]:
             x = block(x)
 
 
+def _walk_converted(model: nn.Module, images: Tensor) -> Iterator[View]:
+    """Layers in the place of convolutions, and those of a SASA network among them, as they are first called."""
+    given = layer_inputs(model, images, AttentionConv2d, LocalSelfAttention2d)
+    for index, (name, x) in enumerate(given.items()):
+        layer = model.get_submodule(name)
+        if isinstance(layer, AttentionConv2d):
+            yield converted_view(layer, x, index, name)
+        elif isinstance(layer, LocalSelfAttention2d):
+            yield local_view(layer, x, index, name)
+
+
 def _walk_detector(model: Detector, images: Tensor) -> Iterator[View]:
     """The body's layers, then those behind it in the order they are called. A layer that reads several scales, as
     those of a detector's heads do, is shown on the first of them, the finest."""
@@ -218,22 +249,12 @@ def _walk_detector(model: Detector, images: Tensor) -> Iterator[View]:
     for view in walk(model.body, model.pad(images)):
         yield view
         count += 1
-    given: dict[str, tuple[LocalSelfAttention2d, Tensor]] = {}
-
-    def keep_input(name: str) -> Callable[..., None]:
-        def hook(module: LocalSelfAttention2d, inputs: tuple[Tensor, ...]) -> None:
-            given.setdefault(name, (module, inputs[0]))
-
-        return hook
-
     inside = set(model.body.modules())
-    with ExitStack() as hooks:
-        for name, module in model.named_modules():
-            if isinstance(module, LocalSelfAttention2d) and module not in inside:
-                hooks.callback(module.register_forward_pre_hook(keep_input(name)).remove)
-        model(images)
-    for place, (name, (module, x)) in enumerate(given.items(), start=count):
-        yield local_view(module, x, place, name)
+    modules = dict(model.named_modules())
+    given = layer_inputs(model, images, LocalSelfAttention2d)  # type: ignore[arg-type]
+    behind = {name: x for name, x in given.items() if modules[name] not in inside}
+    for place, (name, x) in enumerate(behind.items(), start=count):
+        yield local_view(modules[name], x, place, name)  # type: ignore[arg-type]
 
 
 def local_view(attention: LocalSelfAttention2d, x: Tensor, index: int, name: str) -> LocalView:

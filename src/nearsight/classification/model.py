@@ -13,11 +13,12 @@ import torch
 from torch import nn
 
 from nearsight.classification.recipe import ClassificationRecipe
+from nearsight.convert import rebuilt
 from nearsight.images.preprocessing import AUTO
 from nearsight.models import create_model
 from nearsight.models.bounds import check_size
 from nearsight.models.registry import arguments_of
-from nearsight.recipes.foreign import PREFIX, check_arguments, check_name
+from nearsight.recipes.foreign import CONVERTED, PREFIX, check_arguments, check_name
 from nearsight.recipes.recipe import Recipe
 from nearsight.runs.folder import RunFolder
 from nearsight.tasks import refuse_models_of_others
@@ -112,7 +113,7 @@ def timm_arguments(name: str) -> set[str]:
     """What the class of a timm model takes. Its entry point names no class, so one without memory is built to ask."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         kind = type(timm_model(name))
-    known: set[str] = set()
+    known = {CONVERTED}  # which `timm_model` reads itself
     for part in kind.__mro__:  # as far as arguments are passed on
         if "__init__" not in vars(part):
             continue
@@ -140,9 +141,11 @@ def timm_model(name: str, **arguments: Any) -> nn.Module:
     check_name(name)
     import timm
 
+    converted = arguments.pop(CONVERTED, None)
     try:
-        return timm.create_model(name, pretrained=False, **arguments)
+        model = timm.create_model(name, pretrained=False, **arguments)
     except Exception as error:  # a wrong name, argument or size: its models raise nearly every type
         near = difflib.get_close_matches(name, timm.list_models(), n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near and name not in near else ""
         raise ValueError(f"timm cannot build {name!r}: {' '.join(str(error).split())}{hint}") from error
+    return model if converted is None else rebuilt(model, converted)

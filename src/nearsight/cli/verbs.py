@@ -8,6 +8,7 @@ from cyclopts import App
 
 from nearsight.cli import bench, listing, training, using
 from nearsight.cli.compare import compare
+from nearsight.cli.convert import convert
 from nearsight.cli.demo import demo
 from nearsight.cli.explore import explore
 from nearsight.cli.export import export
@@ -30,7 +31,7 @@ app.command(training.train, **RAW)
 app.command(training.resume, **RAW)
 app.command(using.evaluate, name="eval", **RAW)
 app.command(using.predict, **RAW)
-for _verb in (compare, inspect, explore, export, listing.recipes, listing.models, reproduce, demo):
+for _verb in (compare, inspect, explore, convert, export, listing.recipes, listing.models, reproduce, demo):
     app.command(_verb)
 _bench = App(name="bench", help="Measure layers or models against their peers, side by side.")
 _bench.command(bench.layers)

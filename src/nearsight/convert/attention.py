@@ -82,6 +82,15 @@ def to_attention(
     return Conversion(model, report if images is None else measure(report, cnn, model, images))
 
 
+def rebuilt(model: nn.Module, options: object) -> nn.Module:
+    """The network with attention as a config says it: `stages`, `kind` and the options of `to_attention`."""
+    if not isinstance(options, dict) or not all(isinstance(name, str) and name != "images" for name in options):
+        raise ValueError(
+            f"converted holds the arguments of to_attention, such as {{kind: gpsa, stages: [4]}}, not {options!r}"
+        )
+    return to_attention(model, **options).model
+
+
 def _check_options(kind: str, options: dict[str, Any]) -> None:
     known = [name for name in inspect.signature(LAYERS[kind].__init__).parameters if name not in ("self", "conv")]
     for name in options:

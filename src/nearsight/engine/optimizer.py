@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from nearsight.engine.layers import by_layer, layers_from_head
 from nearsight.engine.sharding import gather_optimizer, is_sharded, scatter_optimizer
+from nearsight.nn import LocalAttentionConv2d
 from nearsight.recipes.recipe import Recipe
 
 
@@ -23,6 +24,9 @@ def decay_groups(model: nn.Module, recipe: Recipe) -> list[dict[str, object]]:
     """
     stated = getattr(model, "no_weight_decay", None)
     exempt: set[str] = set(stated()) if callable(stated) else set()
+    for layer, module in model.named_modules():
+        if isinstance(module, LocalAttentionConv2d):  # its positions, in a network of any library
+            exempt |= {f"{layer}.row_embedding", f"{layer}.col_embedding"}
     layers = layers_from_head(model) if by_layer(recipe) else {}
     groups: dict[tuple[int, bool], list[Tensor]] = {}
     for name, parameter in model.named_parameters():

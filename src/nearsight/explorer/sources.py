@@ -119,10 +119,12 @@ class RunSource:
             self._best = self.run.checkpoints().pointed(BEST)
         except DiskError as error:
             raise ValueError(str(error)) from error
-        # A run keeps no copy of weights of others that it started from.
-        self._began_fresh = not self.run.recipe().weights
+        steps = self.run.checkpoints().steps()
+        # A converted run has its first weights as those of step 0. A run keeps no copy of others that it started from.
+        self._keeps_first, self._has_weights = 0 in steps, bool(steps)
+        self._began_fresh = not self.run.recipe().weights and not self._keeps_first
         self.snapshots = [Snapshot(0, "before training")] if self._began_fresh else []
-        for step in self.run.checkpoints().steps():
+        for step in steps:
             self.snapshots.append(Snapshot(step, f"step {step}" + (" (selected)" if step == self._best else "")))
 
     @property
@@ -131,16 +133,15 @@ class RunSource:
         return (self.snapshots[-1].step or 0 if self.snapshots else 0) if self._best is None else self._best
 
     def load(self, step: int | None = None) -> nn.Module:
-        if not self._began_fresh and (step == 0 or not self.snapshots):
+        if not self._began_fresh and not self._keeps_first and (step == 0 or not self.snapshots):
             began = without_home(self.run.recipe().weights)
             raise ValueError(f"{self.name} started from the weights {began}, of which it keeps no copy: open those")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(hash32(self.inspected.recipe.seed, INITIALISATION_STREAM))
             model = self.inspected.fresh_model()
-        trained = any(snapshot.step for snapshot in self.snapshots)
-        if (step is None and trained) or (step is not None and step == self._best):
+        if (step is None and self._has_weights) or (step is not None and step == self._best):
             load_weights(model, self.run.selected_weights(), self.name)
-        elif step:
+        elif step or (step == 0 and self._keeps_first):
             try:
                 weights = self.run.checkpoints().load(step).tensors[MODEL]
             except DiskError as error:

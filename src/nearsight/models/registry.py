@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import nn
 
+from ..convert import rebuilt
+from ..recipes.foreign import CONVERTED
 from ..text import typed
 
 # Modules that register models; each is imported when a name is not among those of the ones before it.
@@ -53,7 +55,12 @@ def arguments_of(name: str, backbone: str | None = None) -> list[str]:
 
 
 def create_model(name: str, **arguments: Any) -> nn.Module:
-    """Build a model by name; arguments go to its class (`num_classes`, `in_chans`, `img_size`, ablation switches…)."""
+    """Build a model by name; arguments go to its class (`num_classes`, `in_chans`, `img_size`, ablation switches…).
+
+    `converted` are arguments of `nearsight.convert.to_attention`, such as {"stages": [4]}: the model is that one with
+    attention in the place of convolutions.
+    """
+    converted = arguments.pop(CONVERTED, None)
     if not isinstance(name, str) or not _is_known(name):
         hint = did_you_mean(str(name), list_models(), f"`{typed('models')}` lists them all")
         raise ValueError(f"no model is named {name!r}; {hint}")
@@ -64,6 +71,9 @@ def create_model(name: str, **arguments: Any) -> nn.Module:
             hint = did_you_mean(argument, known, f"it takes {', '.join(known)}")
             raise ValueError(f"model {name!r} does not take the argument {argument!r}; {hint}")
     model = builder(**{**defaults, **arguments})
+    if converted is not None:
+        model = rebuilt(model, converted)
+        arguments[CONVERTED] = converted
     model.made_as = name, arguments  # type: ignore[assignment]
     return model
 

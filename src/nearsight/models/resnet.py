@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from ..nn import AttentionStem2d, LocalSelfAttention2d
+from ..nn import AttentionConv2d, AttentionStem2d, LocalSelfAttention2d
 from ..nn.checks import require_choice, require_count, require_finite, require_images, require_positive, require_share
 from ..nn.local import has_room_for_local_start
 from ..nn.random import DropPath
@@ -264,12 +264,12 @@ class ResNet(Classifier):
         return x
 
     def forward_attention(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Features, and the weights [B, rows, cols, heads, k, k] of every local attention."""
+        """Features, and the weights of every attention: [B, rows, cols, heads, k, k] of local ones."""
         x, maps = self.embed(images), []
         for stage in self.stages:
             for block in stage:
                 assert isinstance(block, Bottleneck)
-                if isinstance(block.mixer, LocalSelfAttention2d):
+                if isinstance(block.mixer, (LocalSelfAttention2d, AttentionConv2d)):
                     x, weights = block.forward_with_weights(x)
                     maps.append(weights)
                 else:

@@ -269,7 +269,7 @@ class LocalAttentionConv2d(AttentionConv2d):
             )
         inner = self.num_heads * self.head_dim
         self.qk = nn.Linear(self.in_channels, 2 * inner, bias=False)
-        self.query_bias = nn.Parameter(torch.empty(self.num_heads, self.head_dim))
+        self.query_bias = nn.Parameter(torch.empty(inner))  # a vector: weight decay spares it
         self.row_embedding = nn.Parameter(torch.empty(self.num_heads, self.window, self.head_dim // 2))
         self.col_embedding = nn.Parameter(torch.empty(self.num_heads, self.window, self.head_dim // 2))
         self.reset_parameters()
@@ -287,14 +287,14 @@ class LocalAttentionConv2d(AttentionConv2d):
                 distance = offsets - self.axes.offsets().to(offsets)[:, axis, None]  # [n, window]
                 embedding.zero_()
                 embedding[..., 0] = -self.locality_strength * distance.square()
-                self.query_bias[:, axis * half] = 1.0
+                self.query_bias.view(self.num_heads, self.head_dim)[:, axis * half] = 1.0
                 query[:, axis * half] = 0.0  # the position's channels start without content
 
     def query_key(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Of every pixel: [B, C, H, W] → query [B, H, W, n, d] and key [B, n, d, H, W]."""
         projected = self.qk(x.permute(0, 2, 3, 1)).unflatten(-1, (2, self.num_heads, self.head_dim))
         query, key = projected.unbind(3)
-        return query + self.query_bias, key.permute(0, 3, 4, 1, 2)
+        return query + self.query_bias.view(self.num_heads, self.head_dim), key.permute(0, 3, 4, 1, 2)
 
     def weights(self, x: Tensor, axes: ConvAxes) -> Tensor:
         """[B, I, J, n, window, window], which sum to one; with the border "zeros" over pixels outside too."""

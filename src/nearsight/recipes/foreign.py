@@ -23,6 +23,10 @@ from typing import Any
 PREFIX = "timm:"
 """How the names of timm's models begin here."""
 
+CONVERTED = "converted"
+"""The argument of any model, timm's too, that nearsight itself reads: which of its convolutions are attention.
+`convert.rebuilt` takes nothing in it but the options that it knows."""
+
 _NAME = re.compile(r"\w+(\.\w+)?", re.ASCII)  # an architecture, perhaps with the tag of its weights
 _WORD = re.compile(r"[\w-]{0,64}", re.ASCII)
 _MOST_VALUES, _DEEPEST_LIST = 64, 2
@@ -35,6 +39,8 @@ def check_model(model: str, options: Mapping[str, Any]) -> None:
         return  # ours: `models.registry.create_model` knows every argument
     check_name(model.removeprefix(PREFIX))
     for name, value in options.items():
+        if name == CONVERTED:
+            continue
         if name in _CONNECTING_ARGUMENTS:
             raise ValueError(
                 f"model_options must leave out {name!r}: a run neither fetches weights nor reads them from elsewhere; "

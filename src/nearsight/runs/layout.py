@@ -15,6 +15,7 @@ TRAIN_IMAGES = "train_images.txt"
 ENVIRONMENT = "env.json"
 METRICS = "metrics.jsonl"
 CHECKPOINTS = "checkpoints"
+CONVERSION = "conversion.json"
 DONE = "done.json"
 REPORT = "report.html"
 LOCK = "run.lock"
@@ -24,6 +25,7 @@ WANDB_ID = "wandb-id.txt"
 DESCRIPTIONS = {
     CONFIG: "every setting",
     METRICS: "losses, evaluations, gates and nonlocality, line by line",
+    CONVERSION: "what became of each convolution",
     DONE: "how the run ended",
     ENVIRONMENT: "versions and hardware",
     DATA: "fingerprints of the data, and how many files were not read",
