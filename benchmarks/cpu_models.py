@@ -4,7 +4,7 @@
 
 Eager, float32, inference and training (AdamW, fused). In each round every model has a turn: a step that is not timed,
 since the others have emptied the caches, and one that is. A ratio is the median over rounds of the ratio within a
-round. Comparisons measured again replace those in the file.
+round. A comparison measured again replaces the one of the same processor and threads in the file.
 """
 
 from __future__ import annotations
@@ -115,10 +115,10 @@ def main() -> None:
     records = json.loads(options.out.read_text()) if options.out is not None and options.out.exists() else {}
     for comparison in comparisons():
         if options.only in comparison.name:
-            key = f"{comparison.name}, {options.threads} thread{'s' * (options.threads > 1)}"
-            records[key] = {
+            where = environment(torch.device("cpu"))
+            records[f"{comparison.name}, {where['hardware']}"] = {
                 "date": datetime.now(timezone.utc).date().isoformat(),
-                "environment": environment(torch.device("cpu")),
+                "environment": where,
                 **measure(comparison, options.rounds),
             }
             if options.out is not None:

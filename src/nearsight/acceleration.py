@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from torch.nn.utils.parametrize import is_parametrized
 
 from . import kernels
+from .functional.stem import from_blocks, to_blocks
 from .geometry import Grid
 from .kernels.compat import exporting, has_hooks, intercepted, plain_operators_needed
 from .models.embed import PatchEmbed
@@ -28,6 +29,7 @@ from .nn import (
     PositionalSelfAttention,
     SelfAttention,
 )
+from .nn.checks import require_tokens
 from .nn.positional import GridAttention
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -74,7 +76,13 @@ class FastFeedForward(FeedForward):
 
 
 class FastSelfAttention(SelfAttention):
-    """Can compute the first tokens of its output alone."""
+    """Small grids on a CPU attend by compiled loops. Can compute the first tokens of its output alone."""
+
+    def forward(self, x: Tensor, grid_size: Grid | None = None, need_weights: bool = False):
+        if need_weights or not x.is_cpu:
+            return super().forward(x, grid_size, need_weights)
+        require_tokens(x, self.dim)
+        return self.join(kernels.token_attention(self.project(x)).transpose(1, 2))
 
     def of_first(self, x: Tensor, num_tokens: int) -> Tensor:
         """What `forward` makes of the first tokens, which attend to all."""
@@ -108,9 +116,23 @@ class FastLocalSelfAttention2d(LocalSelfAttention2d):
 
 
 class FastAttentionStem2d(AttentionStem2d):
-    """Spatially aware values with the mixture taken over weights instead of pixels."""
+    """Spatially aware values mix weights instead of pixels; on a CPU pixels lie block by block from the start."""
 
     linear = staticmethod(kernels.linear)
+
+    def forward(self, x: Tensor, need_weights: bool = False):
+        if need_weights or not x.is_cpu or plain_operators_needed() is not None:
+            return super().forward(x, need_weights)
+        self.check(x)
+        pixels = x.permute(0, 2, 3, 1)
+        if self.values == "spatial":
+            mixture = self.value_mixture()
+            packed = kernels.project_blocks(pixels, self.query_key, self.value_weights, mixture)
+        else:
+            packed = to_blocks(torch.cat((self.project(pixels), self._values(x, pixels)), dim=-1), self.block_size)
+        blocks = packed.flatten(0, 2).unflatten(2, (3, self.num_heads, self.head_dim))
+        y = kernels.block_attention(blocks).unflatten(0, packed.shape[:3])
+        return from_blocks(y, self.block_size).flatten(3).permute(0, 3, 1, 2)
 
     def _values(self, x: Tensor, pixels: Tensor) -> Tensor:
         if self.values != "spatial":

@@ -15,7 +15,7 @@ from nearsight.kernels import explain_local_attention, local_attention, torch_th
 from nearsight.kernels.local import numba as backend
 
 if find_spec("numba") is not None:
-    from nearsight.kernels.local import numba_entries
+    from nearsight.kernels import numba_entries
 
 needs_numba = pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")
 
@@ -60,6 +60,20 @@ def test_values_and_gradients_are_the_equation_s(border, sizes, options):
     wanted = (exact, *torch.autograd.grad(exact, exact_inputs, gradient.double()))
     found = outputs_and_gradients(inputs, gradient, kernel_size=kernel_size, border=border, backend="numba")
     for got, right in zip(found, wanted, strict=True):
+        torch.testing.assert_close(got.double(), right, rtol=1e-5, atol=2e-5)
+
+
+@needs_numba
+@pytest.mark.parametrize("stride", [2, 3])
+@pytest.mark.parametrize("sizes", [(2, 5, 9, 2, 6, 7), (19, 3, 5, 2, 2, 5)])
+def test_strided_queries_are_the_equation_s(sizes, stride):
+    inputs, options = arguments(*sizes), {"kernel_size": sizes[-1], "stride": stride}
+    exact_inputs = [x.detach().double().requires_grad_() for x in inputs]
+    exact = local_attention(*exact_inputs, **options, backend="reference")
+    gradient = torch.randn(exact.shape)
+    wanted = (exact, *torch.autograd.grad(exact, exact_inputs, gradient.double()))
+    assert str(explain_local_attention(*inputs, **options)[1]) == "numba: runs"
+    for got, right in zip(outputs_and_gradients(inputs, gradient, **options), wanted, strict=True):
         torch.testing.assert_close(got.double(), right, rtol=1e-5, atol=2e-5)
 
 
@@ -223,7 +237,7 @@ def test_a_change_of_any_source_is_compiled_anew(tmp_path):
     """numba itself looks at one file: a cache of earlier sources would go on being loaded."""
     code = """
 import sys
-from nearsight.kernels.local import numba_entries
+from nearsight.kernels import numba_entries
 if len(sys.argv) > 1:
     numba_entries.edition = lambda: int(sys.argv[1])
 print(numba_entries.compiled("forward").cache_hits)

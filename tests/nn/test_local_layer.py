@@ -1,5 +1,6 @@
 """LocalSelfAttention2d: where nn.Conv2d stood."""
 
+import copy
 import math
 
 import pytest
@@ -8,6 +9,7 @@ from torch import nn
 from torch.autograd import gradcheck
 
 from nearsight import functional as eq
+from nearsight.acceleration import accelerate
 from nearsight.nn import AttentionStem2d, LocalSelfAttention2d
 from nearsight.nn.local import sinusoidal_positions
 
@@ -109,6 +111,23 @@ def test_stem_keeps_to_its_blocks_and_gives_its_weights(values):
     x2[:, :, 4:, 8:] += 1
     if values != "convolution":
         assert torch.equal(stem(x2)[:, :, :4], y[:, :, :4])
+
+
+@pytest.mark.parametrize("values", ["spatial", "convolution", "plain"])
+@pytest.mark.parametrize(("block", "size"), [(4, (8, 12)), (3, (3, 15)), (5, (10, 5)), (1, (3, 2))])
+def test_accelerated_stem_is_the_equation_s(values, block, size):
+    """Forward and backward; blocks of five are above the size at which a whole block is one row of a product."""
+    stem = AttentionStem2d(3, 12, values=values, block_size=block, num_mixtures=3)
+    exact = copy.deepcopy(stem).double()
+    x = torch.randn(2, 3, *size, requires_grad=True)
+    x64 = x.detach().double().requires_grad_()
+    right = exact(x64)
+    gradient = torch.randn(right.shape)
+    wanted = torch.autograd.grad(right, [x64, *exact.parameters()], gradient.double())
+    found = accelerate(stem)(x)
+    grads = torch.autograd.grad(found, [x, *stem.parameters()], gradient)
+    for got, one in zip((found, *grads), (right, *wanted), strict=True):
+        torch.testing.assert_close(got.double(), one, rtol=1e-4, atol=1e-4)
 
 
 def test_convolutional_stem_values_look_one_pixel_back_and_two_ahead():

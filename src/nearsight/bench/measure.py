@@ -35,10 +35,16 @@ def environment(device: torch.device) -> dict[str, str]:
 
 
 def _processor_name() -> str:
-    """Linux knows it by the name its maker gave it, Python by its architecture at most."""
-    lines = processor_listing().splitlines()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    """Linux knows it by the name its maker gave it, Python by its architecture at most.
+
+    Rented machines may leave the generation out of the name ("AMD EPYC"): family and model tell.
+    """
+    first = processor_listing().partition("\n\n")[0]
+    listed = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
+    name = listed.get("model name") or platform.processor() or platform.machine()
+    if "cpu family" not in listed:
+        return name
+    return f"{name} (family {listed['cpu family']} model {listed['model']})"
 
 
 def pick_device(name: str) -> torch.device:

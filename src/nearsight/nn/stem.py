@@ -65,18 +65,22 @@ class AttentionStem2d(nn.Module):
 
     def forward(self, x: Tensor, need_weights: bool = False):
         """x → y, or (y, weights [B, H/block, W/block, heads, block², block²])."""
-        require_images(x, self.in_channels, self.query_key.dtype)
-        if x.shape[2] % self.block_size or x.shape[3] % self.block_size:
-            raise ValueError(
-                f"image size {x.shape[2]}x{x.shape[3]} is not divisible by the stem's block of {self.block_size}; "
-                "resize or pad the images"
-            )
+        self.check(x)
         pixels = x.permute(0, 2, 3, 1)
         query, key = self.project(pixels).unflatten(-1, (2, self.num_heads, -1)).unbind(3)
         value = self._values(x, pixels).unflatten(-1, (self.num_heads, -1))
         weights = equations.block_attention_weights(query, key, self.block_size)
         y = equations.apply_block_weights(weights, value, self.block_size).flatten(3).permute(0, 3, 1, 2)
         return (y, weights) if need_weights else y
+
+    def check(self, x: Tensor) -> None:
+        """ValueError for images that are not whole blocks, or not images of this layer."""
+        require_images(x, self.in_channels, self.query_key.dtype)
+        if x.shape[2] % self.block_size or x.shape[3] % self.block_size:
+            raise ValueError(
+                f"image size {x.shape[2]}x{x.shape[3]} is not divisible by the stem's block of {self.block_size}; "
+                "resize or pad the images"
+            )
 
     def project(self, pixels: Tensor) -> Tensor:
         """[B, H, W, in] → query and key side by side, [B, H, W, 2·out]."""

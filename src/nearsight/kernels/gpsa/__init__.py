@@ -6,7 +6,8 @@ Both maps are distributions over keys and the gate mixes them after their softma
 
 where P has no batch axis. Its logit a‖δ‖² + b·δ_row + c·δ_col has no cross term, so on any H×W grid P = P_row ⊗ P_col.
 A file for each backend: `joint` does both halves of rows of up to 256 keys in one GPU kernel; `fused` multiplies by P
-and mixes in one GPU kernel, after torch's fused attention; `plain` has `dense` and `separable`, for any device.
+and mixes in one GPU kernel, after torch's fused attention; `loops` has `numba`, which does both halves on a CPU for up
+to 256 positions; `plain` has `dense` and `separable`, for any device.
 
 Query, key and value come packed, as one projection makes them, so that their gradients can go back to it as one tensor
 without a copy. Shapes: B batch, n heads, N = H·W positions in row-major order, d channels of a head.
@@ -18,11 +19,13 @@ from ...functional import attention as equation
 from ...geometry import Grid
 from ..dispatch import Verdict, choose, triton_backend, verdicts
 from .layout import Positions, heads_outside
+from .loops import NUMBA
 from .plain import DENSE, SEPARABLE, dense_reservation
 
 BACKENDS = [
     triton_backend("joint", f"{__name__}.joint"),
     triton_backend("fused", f"{__name__}.fused", dense_reservation),
+    NUMBA,
     DENSE,
     SEPARABLE,
 ]

@@ -16,11 +16,15 @@ from .layout import Positions, heads_outside
 LARGEST_DENSE = 1024  # positions of a 32×32 grid: beyond, two one-dimensional products are cheaper
 
 
-def dense(qkv: Tensor, positions: Positions, scale: float | None = None) -> Tensor:
-    gate_value = positions.gate.sigmoid()
+def mixed_positional_weights(positions: Positions) -> Tensor:
+    """σ(λ) · P, [n, N, N]."""
     by_row, by_col = positional_axis_weights(positions.v_pos, positions.grid_size, positions.pos_bias)
-    by_row = gate_value[:, None, None] * by_row
-    weights = (by_row[:, :, None, :, None] * by_col[:, None, :, None, :]).flatten(3, 4).flatten(1, 2)
+    by_row = positions.gate.sigmoid()[:, None, None] * by_row
+    return (by_row[:, :, None, :, None] * by_col[:, None, :, None, :]).flatten(3, 4).flatten(1, 2)
+
+
+def dense(qkv: Tensor, positions: Positions, scale: float | None = None) -> Tensor:
+    gate_value, weights = positions.gate.sigmoid(), mixed_positional_weights(positions)
     query, key, value = heads_outside(qkv)
     content = F.scaled_dot_product_attention(query, key, value, scale=scale)
     position = torch.einsum("nij,bnjd->bnid", weights.to(qkv.dtype), value)

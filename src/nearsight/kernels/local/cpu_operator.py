@@ -78,6 +78,7 @@ def cpu_backend(
         return 2 * local_attention_flops(projected, kernel_size, row is not None)
 
     def run(projected: Tensor, embeddings: Embeddings, window: Window) -> Tensor:
-        return operator(projected, *(embeddings or (None, None)), window.kernel_size, window.border == "mask")
+        output = operator(projected, *(embeddings or (None, None)), window.kernel_size, window.border == "mask")
+        return output if window.stride == 1 else output[:, :: window.stride, :: window.stride]
 
     return Backend(name, refusal, run)

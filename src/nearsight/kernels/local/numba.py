@@ -1,41 +1,22 @@
-"""Local attention on a CPU by loops that numba compiles (`numba_loops`, by way of `numba_entries`).
+"""Local attention on a CPU by loops that numba compiles (`numba_loops`, by way of `compiled_loops`).
 
-The first call on a machine compiles them; later processes read them from numba's cache on the disk. Where numba cannot
-be loaded, the backend says so and the tiles of `cpu` run instead.
+Where numba cannot be loaded, the backend says so and the tiles of `cpu` run instead.
 """
 
-from functools import cache
-from importlib import import_module
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from ..later import constant_when_compiled
+from .. import compiled_loops
+from ..compiled_loops import SUPPORTED_TYPES, as_float32, loading_trouble
 from ..sizes import LANES
-from ..torch_threads import num_threads, on_threads
 from . import cpu_operator
 from .cpu_operator import cpu_backend
 from .window import Embeddings, Window
 
 LARGEST_MAP = 2**20  # numbers of a padded map when 16 images lie side by side: four megabytes
 GATHERING = 1.5  # what a vector over images costs beside one along a row: its pixels lie far apart
-SUPPORTED_TYPES = (torch.float32, torch.bfloat16, torch.float16)
-
-
-@cache
-def _loops() -> Any:
-    """The compiled loops; an ImportError where numba is missing or does not go with the other libraries."""
-    return import_module(f"{__package__}.numba_entries")
-
-
-@constant_when_compiled  # imports cannot be traced
-def _loading_trouble() -> str | None:
-    try:
-        _loops()
-    except ImportError as error:
-        return f"numba cannot be loaded ({error})"
-    return None
 
 
 class _Plan(NamedTuple):
@@ -70,34 +51,21 @@ def _plan(projected: Tensor, kernel_size: int, mask: bool) -> _Plan:
     return _Plan(False, batch * num_heads, head_dim * rows * row, row, blocks)
 
 
-def _flat(tensor: Tensor | None) -> Tensor:
-    """The tensor as float32, dense in memory's order."""
-    return torch.empty(0) if tensor is None else tensor.detach().to(torch.float32).contiguous()
-
-
 def _run(
     loop: str, tensors: list[Tensor], scratch_size: int, projected: Tensor, row: Tensor | None, kernel_size: int,
     mask: bool, plan: _Plan,
 ) -> None:  # fmt: skip
     """One of the compiled loops over all tasks; `numba_maps` says what a job is."""
-    threads = num_threads(plan.num_tasks)
-    scratch = torch.zeros(threads, scratch_size)
-    offsets = torch.zeros(threads, kernel_size**2, dtype=torch.int64)
     sizes = (*projected.shape, kernel_size, 1 if row is None else len(row))
-    options = (threads, plan.num_tasks, mask, plan.by_image, row is not None)
-    memory = (scratch.data_ptr(), scratch_size, offsets.data_ptr())
-    job = torch.tensor([0, *options, *memory, *sizes, *(tensor.data_ptr() for tensor in tensors)])
-    address = _loops().compiled(loop).address
-    on_threads(address, job.data_ptr(), threads)
-    for _ in range(threads - int(job[0])):  # OpenMP may give fewer threads than were asked for
-        on_threads(address, job.data_ptr(), 1)
+    options = (mask, plan.by_image, row is not None)
+    compiled_loops.run(loop, compiled_loops.Job(plan.num_tasks, scratch_size, sizes, options, kernel_size**2), tensors)
 
 
 def _forward(projected: Tensor, row: Tensor | None, col: Tensor | None, kernel_size: int, mask: bool) -> Tensor:
     plan = _plan(projected, kernel_size, mask)
     output = torch.empty((*projected.shape[:3], *projected.shape[4:]))
     vectors = projected.shape[5] + kernel_size * (1 + kernel_size + plan.num_blocks)
-    tensors = [_flat(projected), _flat(row), _flat(col), output]
+    tensors = [as_float32(projected), as_float32(row), as_float32(col), output]
     _run("forward", tensors, 2 * plan.map_size + vectors * LANES, projected, row, kernel_size, mask, plan)
     return output.to(projected.dtype)
 
@@ -111,7 +79,8 @@ def _backward(
     into_rows, into_cols = torch.empty(2, plan.num_tasks // num_heads, num_heads, kernel_size, head_dim // 2)
     maps = 4 * plan.map_size + 2 * (head_dim + kernel_size**2) * plan.row_size
     vectors = head_dim + kernel_size * (3 + 2 * kernel_size + 2 * (head_dim // 2) + plan.num_blocks)
-    tensors = [_flat(projected), _flat(row), _flat(col), _flat(gradient), into_projected, into_rows, into_cols]
+    inputs = [as_float32(x) for x in (projected, row, col, gradient)]
+    tensors = [*inputs, into_projected, into_rows, into_cols]
     _run("backward", tensors, maps + vectors * LANES, projected, row, kernel_size, mask, plan)
 
     def share(embedding: Tensor | None, of_tasks: Tensor) -> Tensor:
@@ -124,13 +93,16 @@ def _backward(
 
 
 def refusal(projected: Tensor, embeddings: Embeddings, window: Window) -> str | None:
-    """Why the compiled loops cannot run on these arguments, or None."""
-    reason = cpu_operator.refusal(projected, embeddings, window)
+    """Why the compiled loops cannot run on these arguments, or None.
+
+    With a stride all queries are computed and some are kept: still faster than the equation, which copies windows.
+    """
+    reason = cpu_operator.refusal(projected, embeddings, window._replace(stride=1))
     if reason is not None:
         return reason
     if projected.dtype not in SUPPORTED_TYPES:
         return f"the projection is {projected.dtype}; float32, bfloat16 or float16 is needed"
-    return _loading_trouble()
+    return loading_trouble()
 
 
 NUMBA = cpu_backend("numba", _forward, _backward, refusal)

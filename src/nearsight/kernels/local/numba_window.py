@@ -106,6 +106,19 @@ def add_back(scratch, map_at, weights, vectors, blocks, k, steps, channels):
 
 
 @njit
+def softmax(scratch, weights, count, step):
+    """e^(logit − largest logit) in place of the logits, `step` numbers apart; 1 / their sum."""
+    top, total = splat(LOWEST), zeros()
+    for m in range(count):
+        top = maximum(top, load(scratch, weights + m * step))
+    for m in range(count):
+        weight = exp(sub(load(scratch, weights + m * step), top))
+        store(scratch, weights + m * step, weight)
+        total = add(total, weight)
+    return div(splat(ONE), total)
+
+
+@njit
 def window_weights(scratch, offsets, places, rows, cols, embeddings, window, steps, key_channels):
     """e^(logit − largest logit) of every key of a window and 1 / their sum; how many keys there are.
 
@@ -133,14 +146,7 @@ def window_weights(scratch, offsets, places, rows, cols, embeddings, window, ste
             put(offsets, count, place + a * padded_row + b * stride)
             count += 1
     add_products(scratch, weights, query, query_step, keys, offsets, count, channel_size, key_channels)
-    top, total = splat(LOWEST), zeros()
-    for m in range(count):
-        top = maximum(top, load(scratch, weights + m * LANES))
-    for m in range(count):
-        weight = exp(sub(load(scratch, weights + m * LANES), top))
-        store(scratch, weights + m * LANES, weight)
-        total = add(total, weight)
-    return count, div(splat(ONE), total)
+    return count, softmax(scratch, weights, count, LANES)
 
 
 @njit

@@ -1,6 +1,6 @@
 # mypy: ignore-errors
 # (Parameters have the types that numba gives them when it compiles.)
-"""Local attention's loops as C functions of one pointer, compiled once and kept in numba's cache on the disk.
+"""Attention's loops as C functions of one pointer, compiled once and kept in numba's cache on the disk.
 
 numba takes a function in its cache for the present one by the function's own file and closure, and does not look at
 what it calls. So a hash of all sources, `edition`, is in the closures here.
@@ -12,11 +12,13 @@ from pathlib import Path
 
 from numba import cfunc, types
 
-from . import numba_loops
+from . import numba_tokens
+from .local import numba_loops
 
 SIGNATURE = types.void(types.CPointer(types.int64))
 SOURCES = (
-    "numba_entries.py", "numba_loops.py", "numba_maps.py", "numba_window.py", "../numba_vectors.py", "../sizes.py",
+    "numba_entries.py", "numba_tokens.py", "numba_vectors.py", "sizes.py",
+    "local/numba_loops.py", "local/numba_maps.py", "local/numba_window.py",
 )  # fmt: skip
 
 
@@ -35,12 +37,20 @@ def _entries(edition):
         _ = edition
         numba_loops.backward(job)
 
-    return {"forward": forward, "backward": backward}
+    def tokens_forward(job):
+        _ = edition
+        numba_tokens.forward(job)
+
+    def tokens_backward(job):
+        _ = edition
+        numba_tokens.backward(job)
+
+    return {entry.__name__: entry for entry in (forward, backward, tokens_forward, tokens_backward)}
 
 
 @cache
 def compiled(name: str):
-    """The C function `forward` or `backward`; its address is `compiled(name).address`."""
+    """The C function of this name in `_entries`; its address is `compiled(name).address`."""
     entry = _entries(edition())[name]
     try:
         return cfunc(SIGNATURE, cache=True)(entry)

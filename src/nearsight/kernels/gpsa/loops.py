@@ -1,0 +1,20 @@
+"""GPSA on a CPU by compiled loops: both halves in one pass over the keys (`kernels.tokens`). The backend `numba`."""
+
+from torch import Tensor
+
+from .. import tokens
+from ..dispatch import Backend
+from .layout import Positions
+from .plain import mixed_positional_weights
+
+
+def _refusal(qkv: Tensor, positions: Positions, scale: float | None = None) -> str | None:
+    return tokens.refusal(qkv)
+
+
+def _run(qkv: Tensor, positions: Positions, scale: float | None = None) -> Tensor:
+    weights = mixed_positional_weights(positions)
+    return tokens.token_attention(qkv, 1 - positions.gate.sigmoid(), weights, scale=scale).transpose(1, 2)
+
+
+NUMBA = Backend("numba", _refusal, _run)
