@@ -4,7 +4,8 @@
 
 Eager, float32, inference and training (AdamW, fused). In each round every model has a turn: a step that is not timed,
 since the others have emptied the caches, and one that is. A ratio is the median over rounds of the ratio within a
-round. A comparison measured again replaces the one of the same processor and threads in the file.
+round. On a machine with other work, `--threads 1 --processor-time` counts the processor's own time instead of the
+clock's. A comparison measured again replaces the one of the same processor and threads in the file.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def comparisons() -> list[Comparison]:
 RESNETS = ("resnet26", "sasa_resnet26_convstem")
 
 
-def measure(comparison: Comparison, rounds: int) -> dict:
+def measure(comparison: Comparison, rounds: int, clock: Callable[[], float]) -> dict:
     torch.manual_seed(0)
     order, shape = comparison.memory_format, (comparison.batch, 3, comparison.img_size, comparison.img_size)
     images = torch.randn(shape).to(memory_format=order)
@@ -83,9 +84,9 @@ def measure(comparison: Comparison, rounds: int) -> dict:
         for _ in range(WARM_UP + rounds):
             for name, values in seconds.items():
                 step(name)
-                started = time.perf_counter()
+                started = clock()
                 step(name)
-                values.append(time.perf_counter() - started)
+                values.append(clock() - started)
         seconds = {name: values[WARM_UP:] for name, values in seconds.items()}
         speeds = {name: comparison.batch / statistics.median(values) for name, values in seconds.items()}
         ratios = {}
@@ -109,19 +110,24 @@ def main() -> None:
     parser.add_argument("--only", default="", help="part of a comparison's name")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--processor-time", action="store_true", help="on a machine with other work; one thread")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.processor_time and options.threads != 1:
+        parser.error("--processor-time adds up the time of all threads: give --threads 1")
+    clock = time.process_time if options.processor_time else time.perf_counter
     torch.set_num_threads(options.threads)
     records = json.loads(options.out.read_text()) if options.out is not None and options.out.exists() else {}
     for comparison in comparisons():
         if options.only in comparison.name:
             where = environment(torch.device("cpu"))
-            records[f"{comparison.name}, {where['hardware']}"] = {
+            of = ", processor time" if options.processor_time else ""
+            records[f"{comparison.name}, {where['hardware']}{of}"] = {
                 "date": datetime.now(timezone.utc).date().isoformat(),
                 "environment": where,
-                **measure(comparison, options.rounds),
+                **measure(comparison, options.rounds, clock),
             }
-            if options.out is not None:
+            if options.out is not None:  # at once: a later comparison may take long
                 options.out.write_text(json.dumps(records, indent=1) + "\n")
 
 

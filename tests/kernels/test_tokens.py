@@ -18,37 +18,48 @@ from nearsight.kernels import (
 
 needs_numba = pytest.mark.skipif(find_spec("numba") is None, reason="numba is not installed")
 SIZES = [
-    (1, 7, 2, 3, True),  # less than a vector of queries, an odd number of channels
-    (3, 17, 3, 12, True),  # one query more than a vector
-    (18, 5, 2, 20, True),  # shares of one image and of two; channels beyond a vector
-    (33, 13, 1, 1, True),
-    (20, 16, 4, 4, False),  # a block of SASA's stem
-    (2, 65, 2, 48, False),  # a class token and 8×8 patches
+    (1, (7, 1), 2, 3, True),  # less than a vector of queries, an odd number of channels
+    (3, (17, 1), 3, 12, True),  # one query more than a vector
+    (18, (1, 5), 2, 20, True),  # shares of one image and of two; channels beyond a vector
+    (33, (3, 5), 1, 1, True),
+    (2, (5, 7), 2, 6, True),
+    (20, (4, 4), 4, 4, False),  # a block of SASA's stem
+    (2, (13, 5), 2, 48, False),
 ]
 
 
-def equation(qkv, amount, positions, scale):
+def equation(qkv, amount, by_row, by_col, scale):
     query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
     weights = (scale * query @ key.transpose(-1, -2)).softmax(dim=-1)
     if amount is not None:
-        weights = amount[:, None, None] * weights + positions
+        weights = amount[:, None, None] * weights + tokens.outer_product(by_row, by_col)
     return (weights @ value).transpose(1, 2)
 
 
-def arguments(batch, num_tokens, heads, dim, positions):
-    qkv = torch.randn(batch, num_tokens, 3, heads, dim)
-    rest = (torch.rand(heads), torch.rand(heads, num_tokens, num_tokens)) if positions else ()
+def arguments(batch, grid_size, heads, dim, positions):
+    height, width = grid_size
+    qkv = torch.randn(batch, height * width, 3, heads, dim)
+    rest = (torch.rand(heads), torch.rand(heads, height, height), torch.rand(heads, width, width)) if positions else ()
     return [x.requires_grad_() for x in (qkv, *rest)]
 
 
+def incoming(sizes):
+    batch, (height, width), heads, dim, _ = sizes
+    return torch.randn(batch, height * width, heads, dim)
+
+
 def outputs_and_gradients(function, inputs, gradient):
-    output = function(*(inputs if len(inputs) == 3 else (*inputs, None, None)))
+    output = function(*(inputs if len(inputs) == 4 else (*inputs, None, None, None)))
     return output, *torch.autograd.grad(output, inputs, gradient)
+
+
+def attend(qkv, amount, by_row, by_col):
+    return token_attention(qkv, amount, None if by_row is None else (by_row, by_col), scale=0.7)
 
 
 def by_loops(*inputs):
     assert tokens.refusal(inputs[0]) is None
-    return token_attention(*inputs, scale=0.7)
+    return attend(*inputs)
 
 
 def exact(inputs, gradient):
@@ -60,7 +71,7 @@ def exact(inputs, gradient):
 @pytest.mark.parametrize("sizes", SIZES)
 def test_values_and_gradients_are_the_equation_s(sizes):
     inputs = arguments(*sizes)
-    gradient = torch.randn(sizes[0], sizes[1], *sizes[2:4])
+    gradient = incoming(sizes)
     found = outputs_and_gradients(by_loops, inputs, gradient)
     for got, right in zip(found, exact(inputs, gradient), strict=True):
         torch.testing.assert_close(got.double(), right, rtol=1e-5, atol=2e-5)
@@ -69,9 +80,9 @@ def test_values_and_gradients_are_the_equation_s(sizes):
 @needs_numba
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_rounded_once(dtype):
-    sizes = (3, 17, 3, 12, True)
+    sizes = (3, (1, 17), 3, 12, True)
     inputs = [x.detach().to(dtype).requires_grad_() for x in arguments(*sizes)]
-    gradient = torch.randn(sizes[0], sizes[1], *sizes[2:4]).to(dtype)
+    gradient = incoming(sizes).to(dtype)
     found = outputs_and_gradients(by_loops, inputs, gradient)
     for got, right in zip(found, exact(inputs, gradient), strict=True):
         assert got.dtype == dtype
@@ -79,9 +90,9 @@ def test_half_precision_is_rounded_once(dtype):
 
 
 @needs_numba
-@pytest.mark.parametrize("sizes", [(3, 17, 3, 12, True), (37, 9, 2, 4, True)])
+@pytest.mark.parametrize("sizes", [(3, (1, 17), 3, 12, True), (37, (3, 3), 2, 4, True)])
 def test_threads_and_repetition_change_no_bit(sizes, monkeypatch):
-    inputs, gradient = arguments(*sizes), torch.randn(sizes[0], sizes[1], *sizes[2:4])
+    inputs, gradient = arguments(*sizes), incoming(sizes)
     runs = []
     for threads in (1, 1, 2, 3):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
@@ -96,13 +107,13 @@ def test_every_result_is_written(monkeypatch):
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *size, **options: empty(*size, **options).fill_(float("nan")))
     for sizes in SIZES:
-        found = outputs_and_gradients(by_loops, arguments(*sizes), torch.randn(sizes[0], sizes[1], *sizes[2:4]))
+        found = outputs_and_gradients(by_loops, arguments(*sizes), incoming(sizes))
         assert all(torch.isfinite(one).all() for one in found)
 
 
 @needs_numba
 def test_large_logits_overflow_nothing():
-    inputs = arguments(2, 5, 1, 4, False)
+    inputs = arguments(2, (1, 5), 1, 4, False)
     with torch.no_grad():
         inputs[0].mul_(50)
     gradient = torch.randn(2, 5, 1, 4)
@@ -145,9 +156,9 @@ def test_gated_attention_is_the_equation_s(grid_size):
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # raised inside the check itself
 @pytest.mark.parametrize("positions", [True, False])
 def test_the_operator_passes_torch_s_own_checks(positions):
-    inputs = arguments(2, 5, 2, 3, positions)
+    inputs = arguments(2, (5, 1), 2, 3, positions)
     checks = ("test_schema", "test_autograd_registration", "test_faketensor")
-    given = (*inputs, 0.5) if positions else (*inputs, None, None, 0.5)
+    given = (*inputs, 0.5) if positions else (*inputs, None, None, None, 0.5)
     torch.library.opcheck(torch.ops.nearsight.token_attention.default, given, test_utils=checks)
 
 
@@ -168,9 +179,9 @@ def test_what_it_cannot_do_it_says(qkv, reason):
 def test_where_loops_cannot_run_torch_s_attention_does(positions, monkeypatch):
     monkeypatch.setattr(tokens, "loading_trouble", lambda: "numba cannot be loaded")
     monkeypatch.setattr(compiled_loops, "run", None)
-    inputs = arguments(3, 7, 2, 4, positions)
+    inputs = arguments(3, (7, 1), 2, 4, positions)
     gradient = torch.randn(3, 7, 2, 4)
-    found = outputs_and_gradients(lambda *given: token_attention(*given, scale=0.7), inputs, gradient)
+    found = outputs_and_gradients(attend, inputs, gradient)
     for got, right in zip(found, exact(inputs, gradient), strict=True):
         torch.testing.assert_close(got.double(), right, rtol=1e-5, atol=2e-5)
 

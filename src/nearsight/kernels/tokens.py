@@ -17,6 +17,8 @@ from .compiled_loops import SUPPORTED_TYPES, as_float32, loading_trouble
 from .later import register_flop_formula
 from .sizes import LANES
 
+Axes = tuple[Tensor, Tensor] | None
+
 MOST_TOKENS = 256  # two maps of weights must stay in a processor's second cache
 MOST_GROUPS = 16  # of images: each has a sum of its own for the gradient of P
 
@@ -33,44 +35,65 @@ def _padded(number: int) -> int:
     return -(-number // LANES) * LANES
 
 
-def _inputs(qkv: Tensor, amount: Tensor | None, positions: Tensor | None, scale: float) -> list[Tensor]:
+def _by_key(of_keys: Tensor, by_row: Tensor, by_col: Tensor) -> Tensor:
+    """A view [n, H, W, H, W] of numbers [n, N, padded N]: by the key's row and column, and the query's."""
+    num_heads, (height, width) = len(by_row), (by_row.shape[1], by_col.shape[1])
+    step = of_keys.shape[-1]
+    strides = (height * width * step, width * step, step, width, 1)
+    return of_keys.as_strided((num_heads, height, width, height, width), strides)
+
+
+def _inputs(qkv: Tensor, amount: Tensor | None, axes: Axes, scale: float) -> list[Tensor]:
     """As the loops read them: P by key and query, each key's queries padded to whole vectors."""
     tokens, num_heads = qkv.shape[1], qkv.shape[3]
     amounts = torch.ones(num_heads) if amount is None else as_float32(amount)
-    by_key = None if positions is None else F.pad(positions.detach().transpose(1, 2), (0, _padded(tokens) - tokens))
-    return [as_float32(qkv), amounts, torch.tensor([scale]), as_float32(by_key)]
+    positions = torch.empty(0)
+    if axes is not None:
+        by_row, by_col = (as_float32(axis) for axis in axes)
+        positions = torch.zeros(num_heads, tokens, _padded(tokens))
+        query_rows, query_cols = by_row.transpose(1, 2)[:, :, None, :, None], by_col.transpose(1, 2)[:, None, :, None]
+        torch.mul(query_rows, query_cols, out=_by_key(positions, by_row, by_col))
+    return [as_float32(qkv), amounts, torch.tensor([scale]), positions]
 
 
-def _forward(qkv: Tensor, amount: Tensor | None, positions: Tensor | None, scale: float) -> Tensor:
+def _axes(by_row: Tensor | None, by_col: Tensor | None) -> Axes:
+    return None if by_row is None or by_col is None else (by_row, by_col)
+
+
+def _forward(qkv: Tensor, amount: Tensor | None, by_row: Tensor | None, by_col: Tensor | None, scale: float) -> Tensor:
     batch, tokens, _, num_heads, head_dim = qkv.shape
     output = torch.empty(batch, tokens, num_heads, head_dim)
-    job = _job(qkv, positions is not None, (head_dim + tokens) * LANES)
-    compiled_loops.run("tokens_forward", job, [*_inputs(qkv, amount, positions, scale), output])
+    job = _job(qkv, by_row is not None, (head_dim + tokens) * LANES)
+    tensors = [*_inputs(qkv, amount, _axes(by_row, by_col), scale), output]
+    compiled_loops.run("tokens_forward", job, tensors)
     return output.to(qkv.dtype)
 
 
 def _backward(
-    gradient: Tensor, qkv: Tensor, amount: Tensor | None, positions: Tensor | None, scale: float
+    gradient: Tensor, qkv: Tensor, amount: Tensor | None, by_row: Tensor | None, by_col: Tensor | None, scale: float
 ) -> list[Tensor]:
     _, tokens, _, num_heads, head_dim = qkv.shape
-    padded = _padded(tokens)
+    padded, axes = _padded(tokens), _axes(by_row, by_col)
     maps = 2 * tokens * (padded + LANES) + 2 * tokens * _padded(head_dim)
-    job = _job(qkv, positions is not None, maps + (2 * head_dim + 4) * LANES)
+    job = _job(qkv, axes is not None, maps + (2 * head_dim + 4) * LANES)
     groups = job.sizes[2]
     into_qkv = torch.empty(qkv.shape)
     into_amounts = torch.zeros(groups, num_heads)
-    into_positions = torch.zeros(groups, num_heads, tokens if positions is not None else 0, padded)
-    tensors = [*_inputs(qkv, amount, positions, scale), as_float32(gradient), into_qkv, into_amounts, into_positions]
+    into_positions = torch.zeros(groups, num_heads, 0 if axes is None else tokens, padded)
+    tensors = [*_inputs(qkv, amount, axes, scale), as_float32(gradient), into_qkv, into_amounts, into_positions]
     compiled_loops.run("tokens_backward", job, tensors)
-    by_key = into_positions.sum(dim=0)[:, :, :tokens]
-    return [
-        into_qkv.to(qkv.dtype),
-        qkv.new_empty(0) if amount is None else into_amounts.sum(dim=0).to(amount.dtype),
-        qkv.new_empty(0) if positions is None else by_key.transpose(1, 2).to(positions.dtype).contiguous(),
-    ]
+    into_axes = [qkv.new_empty(0), qkv.new_empty(0)]
+    if axes is not None:
+        into_p = _by_key(into_positions.sum(dim=0), *axes)  # a, b: row and column of the key; i, j: of the query
+        into_axes = [
+            torch.einsum("nabij,njb->nia", into_p, as_float32(axes[1])).to(axes[0].dtype),
+            torch.einsum("nabij,nia->njb", into_p, as_float32(axes[0])).to(axes[1].dtype),
+        ]
+    into_amount = qkv.new_empty(0) if amount is None else into_amounts.sum(dim=0).to(amount.dtype)
+    return [into_qkv.to(qkv.dtype), into_amount, *into_axes]
 
 
-_INPUTS = "Tensor qkv, Tensor? amount, Tensor? positions, float scale"
+_INPUTS = "Tensor qkv, Tensor? amount, Tensor? by_row, Tensor? by_col, float scale"
 
 
 def _define(name: str, function, schema: str):
@@ -83,18 +106,18 @@ _derivative = _define("token_attention_backward", _backward, f"(Tensor gradient,
 
 
 @_operator.register_fake
-def _(qkv, amount, positions, scale):
+def _(qkv, amount, by_row, by_col, scale):
     return qkv.new_empty((*qkv.shape[:2], *qkv.shape[3:]))
 
 
 @_derivative.register_fake
-def _(gradient, qkv, amount, positions, scale):
-    return [qkv.new_empty(0) if x is None else x.new_empty(x.shape) for x in (qkv, amount, positions)]
+def _(gradient, qkv, amount, by_row, by_col, scale):
+    return [qkv.new_empty(0) if x is None else x.new_empty(x.shape) for x in (qkv, amount, by_row, by_col)]
 
 
 def _setup_context(ctx, inputs, output):
-    ctx.save_for_backward(*inputs[:3])
-    ctx.scale = inputs[3]
+    ctx.save_for_backward(*inputs[:4])
+    ctx.scale = inputs[4]
 
 
 def _differentiate(ctx, gradient):
@@ -112,12 +135,12 @@ def _flops(qkv_shape) -> int:
 
 
 @register_flop_formula(torch.ops.nearsight.token_attention)
-def _(qkv, amount, positions, scale, out_shape=None, **_):
+def _(qkv, amount, by_row, by_col, scale, out_shape=None, **_):
     return _flops(qkv)
 
 
 @register_flop_formula(torch.ops.nearsight.token_attention_backward)
-def _(gradient, qkv, amount, positions, scale, out_shape=None, **_):
+def _(gradient, qkv, amount, by_row, by_col, scale, out_shape=None, **_):
     return 2 * _flops(qkv)
 
 
@@ -138,19 +161,25 @@ def refusal(qkv: Tensor) -> str | None:
 
 
 def token_attention(
-    qkv: Tensor, amount: Tensor | None = None, positions: Tensor | None = None, *, scale: float | None = None
+    qkv: Tensor, amount: Tensor | None = None, axes: Axes = None, *, scale: float | None = None
 ) -> Tensor:
-    """(a · softmax(scale · q kᵀ) + P) v: qkv [B,N,3,n,d], a [n], P [n,N,N] → [B,N,n,d]; scale None is 1/√d.
+    """(a · softmax(scale · q kᵀ) + P) v: qkv [B,N,3,n,d], a [n], P = P_row ⊗ P_col → [B,N,n,d].
 
-    By loops where they can run (`refusal`), else by torch's fused attention.
+    `axes` are P_row [n,H,H] and P_col [n,W,W] by query and key, H·W = N; `scale` None is 1/√d. By loops where they can
+    run (`refusal`), else by torch's fused attention.
     """
     scale = 1 / math.sqrt(qkv.shape[-1]) if scale is None else scale
     if refusal(qkv) is None:
-        return _operator(qkv, amount, positions, scale)
+        return _operator(qkv, amount, *(axes or (None, None)), scale)
     query, key, value = qkv.permute(2, 0, 3, 1, 4).unbind(0)
     content = F.scaled_dot_product_attention(query, key, value, scale=scale)
     if amount is not None:
         content = amount[:, None, None].to(content.dtype) * content
-    if positions is not None:
-        content = content + positions.to(content.dtype) @ value
+    if axes is not None:
+        content = content + outer_product(*axes).to(content.dtype) @ value
     return content.transpose(1, 2)
+
+
+def outer_product(by_row: Tensor, by_col: Tensor) -> Tensor:
+    """P_row ⊗ P_col: [n,H,H] and [n,W,W] → [n,N,N]."""
+    return (by_row[:, :, None, :, None] * by_col[:, None, :, None, :]).flatten(3, 4).flatten(1, 2)

@@ -5,7 +5,7 @@ from torch import Tensor
 from .. import tokens
 from ..dispatch import Backend
 from .layout import Positions
-from .plain import mixed_positional_weights
+from .plain import gated_axis_weights
 
 
 def _refusal(qkv: Tensor, positions: Positions, scale: float | None = None) -> str | None:
@@ -13,8 +13,8 @@ def _refusal(qkv: Tensor, positions: Positions, scale: float | None = None) -> s
 
 
 def _run(qkv: Tensor, positions: Positions, scale: float | None = None) -> Tensor:
-    weights = mixed_positional_weights(positions)
-    return tokens.token_attention(qkv, 1 - positions.gate.sigmoid(), weights, scale=scale).transpose(1, 2)
+    amount, axes = 1 - positions.gate.sigmoid(), gated_axis_weights(positions)
+    return tokens.token_attention(qkv, amount, axes, scale=scale).transpose(1, 2)
 
 
 NUMBA = Backend("numba", _refusal, _run)

@@ -11,20 +11,20 @@ from torch.nn import functional as F
 from ...functional.attention import positional_axis_weights
 from ..compat import exporting
 from ..dispatch import Backend, nothing_against
+from ..tokens import outer_product
 from .layout import Positions, heads_outside
 
 LARGEST_DENSE = 1024  # positions of a 32×32 grid: beyond, two one-dimensional products are cheaper
 
 
-def mixed_positional_weights(positions: Positions) -> Tensor:
-    """σ(λ) · P, [n, N, N]."""
+def gated_axis_weights(positions: Positions) -> tuple[Tensor, Tensor]:
+    """σ(λ) · P_row [n, H, H] and P_col [n, W, W]."""
     by_row, by_col = positional_axis_weights(positions.v_pos, positions.grid_size, positions.pos_bias)
-    by_row = positions.gate.sigmoid()[:, None, None] * by_row
-    return (by_row[:, :, None, :, None] * by_col[:, None, :, None, :]).flatten(3, 4).flatten(1, 2)
+    return positions.gate.sigmoid()[:, None, None] * by_row, by_col
 
 
 def dense(qkv: Tensor, positions: Positions, scale: float | None = None) -> Tensor:
-    gate_value, weights = positions.gate.sigmoid(), mixed_positional_weights(positions)
+    gate_value, weights = positions.gate.sigmoid(), outer_product(*gated_axis_weights(positions))
     query, key, value = heads_outside(qkv)
     content = F.scaled_dot_product_attention(query, key, value, scale=scale)
     position = torch.einsum("nij,bnjd->bnid", weights.to(qkv.dtype), value)
@@ -33,11 +33,11 @@ def dense(qkv: Tensor, positions: Positions, scale: float | None = None) -> Tens
 
 def separable(qkv: Tensor, positions: Positions, scale: float | None = None) -> Tensor:
     gate_value = positions.gate.sigmoid()[:, None, None]
-    by_row, by_col = positional_axis_weights(positions.v_pos, positions.grid_size, positions.pos_bias)
+    by_row, by_col = gated_axis_weights(positions)
     query, key, value = heads_outside(qkv)
     content = F.scaled_dot_product_attention(query, key, value, scale=scale)
     rows = value.unflatten(2, positions.grid_size).flatten(3)  # [B, n, H, W·d], a copy: neither product makes one then
-    rows = (gate_value * by_row).to(value.dtype) @ rows
+    rows = by_row.to(value.dtype) @ rows
     position = by_col[:, None].to(value.dtype) @ rows.unflatten(3, (positions.grid_size[1], value.shape[-1]))
     return torch.addcmul(position.flatten(2, 3), (1 - gate_value).to(value.dtype), content)
 
