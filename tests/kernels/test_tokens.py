@@ -193,12 +193,12 @@ def test_where_loops_cannot_run_torch_s_attention_does(positions, monkeypatch):
 def test_models_work_without_numba():
     code = """
 import sys
+sys.modules["numba"] = None  # as if it were not installed
 import torch
 import nearsight
 images = torch.randn(2, 3, 32, 32)
 models = [nearsight.create_model(name, num_classes=3).eval() for name in ("convit_nano_32", "sasa_resnet26")]
 plain = [model(images) for model in models]
-sys.modules["numba"] = None  # as if it were not installed
 for model, right in zip(models, plain):
     torch.testing.assert_close(nearsight.accelerate(model)(images), right, rtol=1e-3, atol=1e-4)
 """
