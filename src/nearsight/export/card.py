@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from nearsight.intervals import share_interval
 from nearsight.recipes.recipe import Recipe
 from nearsight.reports.words import measured, model_words
 from nearsight.runs.folder import RunFolder
@@ -18,7 +18,6 @@ from nearsight.text import printable, value_words
 
 _MOST_CLASSES = 50
 _PIPELINES = {"classification": "image-classification", "detection": "object-detection"}
-_Z = 1.959964
 _CARD = """---
 {front}---
 
@@ -110,20 +109,12 @@ def _spread(name: str, value: float, count: int | None) -> str:
         return "not recorded"
     if name not in ("top1", "top5"):
         return f"n = {count}"
-    low, high = wilson(round(value / 100 * count), count)
+    low, high = share_interval(round(value / 100 * count), count)
     return f"n = {count}, [{100 * low:.1f}, {100 * high:.1f}]"
 
 
-def wilson(hits: int, count: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share of hits."""
-    share, square = hits / count, _Z**2 / count
-    middle = (share + square / 2) / (1 + square)
-    half = _Z * math.sqrt(share * (1 - share) / count + square / (4 * count)) / (1 + square)
-    return max(middle - half, 0.0), min(middle + half, 1.0)
-
-
 def accuracy_words(hits: int, count: int) -> str:
-    low, high = wilson(hits, count)
+    low, high = share_interval(hits, count)
     return f"{100 * hits / count:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
 
 

@@ -111,12 +111,17 @@ def write_int8(source: Source, path: Path) -> Sequence[str]:
     import onnxruntime
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    logging.getLogger("root").setLevel(logging.ERROR)  # it warns that it was not optimised before
     graph = onnx.load(exact)
     del graph.graph.value_info[:]  # shapes in the exporter's words, which the quantiser does not follow
-    quantize_dynamic(
-        graph, path, weight_type=QuantType.QInt8, per_channel=True, op_types_to_quantize=["MatMul", "Gemm"]
-    )
+    root = logging.getLogger()
+    before = root.level
+    root.setLevel(logging.ERROR)  # it warns that the graph was not optimised before
+    try:
+        quantize_dynamic(
+            graph, path, weight_type=QuantType.QInt8, per_channel=True, op_types_to_quantize=["MatMul", "Gemm"]
+        )
+    finally:
+        root.setLevel(before)
     both = [onnxruntime.InferenceSession(str(one), providers=["CPUExecutionProvider"]) for one in (exact, path)]
     size = f"{path.stat().st_size / 1e6:.1f} MB instead of {exact.stat().st_size / 1e6:.1f} MB"
     exact.unlink()
