@@ -73,6 +73,10 @@ def train(
             trainer.note(line)
         if recipe.batch != asked.batch:
             trainer.note(f"a batch of {recipe.batch}, for few training images; --batch sets another")
+        if trainer.frozen_steps == trainer.total_steps:
+            trainer.note(
+                f"frozen_epochs {recipe.frozen_epochs:g} of {recipe.epochs:g}: the head alone learns throughout"
+            )
         if batch_norms(trainer.state.model) and trainer.total_steps * (1 - recipe.norm_decay) < 2:
             trainer.note(
                 f"warning: with norm_decay {recipe.norm_decay:g}, batch norm's statistics need far more steps than the "
