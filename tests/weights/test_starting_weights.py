@@ -228,6 +228,14 @@ def test_a_repository_and_a_folder_as_timm_writes_them(hub, tmp_path):
         assert preprocessing_of(ours) == Preprocessing((0.5, 0.4, 0.3), (0.2, 0.2, 0.2), "bilinear")
 
 
+def test_a_folder_of_one_of_our_models_as_timm_knows_them(tmp_path):
+    model = shaken(nearsight.create_model("convit_nano_32", num_classes=3, depth=3))
+    config = {"architecture": "nearsight_convit_nano_32", "model_args": {"depth": 3}, "num_classes": 3}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file(model.state_dict(), tmp_path / "model.safetensors")
+    assert the_same(nearsight.create_model(weights=tmp_path), model, 32)
+
+
 def test_torchvisions_published_weights_from_its_cache(tmp_path, monkeypatch, hub):
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     theirs = shaken(torchvision_resnet50(weights=None))
