@@ -1,7 +1,7 @@
 """Does attention that a trained CNN has become gain by being fine-tuned? CIFAR-100, a small network, several seeds.
 
     PYTHONPATH=src python benchmarks/convert_cifar.py cifar100.npz --runs runs/convert --seeds 0 1 2
-    PYTHONPATH=src python benchmarks/convert_cifar.py cifar100.npz --runs runs/convert --seeds 0 1 2 --test
+    PYTHONPATH=src python benchmarks/convert_cifar_measure.py cifar100.npz --runs runs/convert --seeds 0 1 2
 
 The first command trains and writes one file for each arm and seed under --runs; killed and started again it goes on.
 The second one reads the test set, once, when everything is trained, and writes results/convert_cifar.json.
@@ -181,22 +181,21 @@ def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
     return 100 * float(correct(model, images, labels).mean())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def chosen(description: str | None) -> argparse.Namespace:
+    """Data, folder of runs and seeds, as the command line says: for training and for measuring."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", help="CIFAR-100 as .npz: train_images, train_labels, test_images, test_labels")
     parser.add_argument("--runs", type=Path, default=Path("runs/convert"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--test", action="store_true", help="measure on the test set what is trained")
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.runs.mkdir(parents=True, exist_ok=True)
-    data = np.load(options.data)
-    if options.test:
-        from convert_cifar_test import measure  # it imports this file
+    return options
 
-        measure(data, options.runs, options.seeds)
-        return
-    sets = splits(data)
+
+def main() -> None:
+    options = chosen(__doc__)
+    sets = splits(np.load(options.data))
     for seed in options.seeds:
         for arm in ARMS:
             if not (options.runs / f"{arm}-{seed}.pt").exists():

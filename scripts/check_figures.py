@@ -16,6 +16,7 @@ Two rules, checked block by block (a paragraph, a list item or a table, together
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
 import operator
@@ -152,6 +153,7 @@ def _value(node: ast.AST, content: Any) -> Any:
 
 
 def main() -> int:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     found = faults()
     for fault in found:
         print(fault)

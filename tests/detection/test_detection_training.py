@@ -226,7 +226,7 @@ def test_warm_start_from_a_detector_of_other_classes(tmp_path):
         ({"teacher": "timm:resnet18", "distillation": "hard"}, "teacher is for classification; detection does not"),
         ({"smallest_scale": 2.0}, r"smallest_scale \(2\) must not be above largest_scale \(1.3\)"),
         ({"smallest_scale": 0.0}, "smallest_scale must be above 0"),
-        ({"image_height": -5}, "image_height must be at least 0, got -5"),
+        ({"image_height": -5}, "image_height must be between 0 and 8192, got -5"),
         ({"model": "resnet26"}, "resnet26 is a model for classification, not for detection"),
     ],
 )
@@ -443,7 +443,7 @@ def test_wrong_use_of_the_verbs(finished_run, tmp_path, capsys):
         nearsight("predict", finished_run)
     assert "no such file or folder" in refused(capsys, "predict", finished_run, tmp_path / "none.png")
     said = refused(capsys, "predict", finished_run, tmp_path)
-    assert re.search(r"there is no picture in .*: no file ends in \.bmp", said)
+    assert re.search(r"there is no picture in .*: it is empty", said)
     assert "min_score must be between 0 and 1" in refused(capsys, "predict", finished_run, "x.png", "--min-score", 2)
 
 

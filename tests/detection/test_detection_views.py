@@ -89,7 +89,7 @@ def test_padding_has_the_mean_colour():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"image_size": -1}, "image_size must be at least 0"),
+        ({"image_size": -1}, "image_size must be between 0 and 8192"),
         ({"smallest_scale": 2.0}, r"smallest_scale \(2\) must not be above largest_scale \(1\.2\)"),
         ({"smallest_scale": 0.0}, "smallest_scale must be above 0"),
         ({"flip": 1.5}, "flip must be between 0 and 1, got 1.5"),

@@ -76,7 +76,7 @@ def test_the_strongest_augmentation_never_fails(picture):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"image_size": -1}, "image_size must be at least 0"),
+        ({"image_size": -1}, "image_size must be between 0 and 8192"),
         ({"crop": "centre"}, "crop must be one of resized, pad, none; got 'centre'"),
         ({"crop_scale": 1.5}, "crop_scale must be between 0 and 1"),
         ({"flip": 1.5}, "flip must be between 0 and 1"),

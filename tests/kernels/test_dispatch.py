@@ -60,11 +60,11 @@ def test_on_a_cpu_the_gpu_kernels_refuse_with_a_reason():
         local_attention(projected, kernel_size=3, backend="triton")
 
 
-def test_a_stride_is_left_to_the_reference():
-    projected = torch.randn(1, 3, 5, 3, 2, 4)
+def test_a_stride_is_no_matter_for_tiles():
+    projected = torch.randn(1, 3, 5, 3, 2, 4, dtype=torch.float64)  # which only tiles and the reference take on a CPU
     verdict = explain_local_attention(projected, kernel_size=3, stride=2)
     assert [v.backend for v in verdict if v.chosen] == ["reference"]
-    assert "stride 2 is not 1" in str(verdict[1])
+    assert "stride 2 is not 1" in " ".join(map(str, verdict))
     assert local_attention(projected, kernel_size=3, stride=2).shape == (1, 2, 3, 2, 4)
 
 
@@ -148,9 +148,10 @@ def test_a_reservation_yields_to_another_but_not_to_force():
 def test_on_a_cpu_gpsa_is_separable_unless_forced():
     qkv = torch.randn(1, 35, 3, 1, 8)
     parameters = (torch.randn(1, 3), torch.zeros(1), torch.zeros(1))
-    joint, fused, dense, separable = explain_gated_positional_attention(qkv, *parameters, grid_size=(5, 7))
+    joint, fused, loops, dense, separable = explain_gated_positional_attention(qkv, *parameters, grid_size=(5, 7))
     assert joint.refusal is not None
     assert fused.refusal is not None
+    assert loops.reservation is not None  # of one image
     assert dense.reservation is not None
     assert separable.chosen
     forced = gated_positional_attention(qkv, *parameters, grid_size=(5, 7), backend="dense")

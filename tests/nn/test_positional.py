@@ -179,5 +179,7 @@ def test_bad_input_names_the_value_and_the_remedy(build, message):
 
 
 def test_a_backend_that_is_not_there_is_refused_when_the_layer_is_made():
-    with pytest.raises(ValueError, match="backend 'cuda' is unknown; choose one of joint, fused, dense, separable"):
+    with pytest.raises(
+        ValueError, match="backend 'cuda' is unknown; choose one of joint, fused, numba, dense, separable"
+    ):
         GatedPositionalSelfAttention(12, 2, backend="cuda")

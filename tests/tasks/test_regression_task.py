@@ -180,14 +180,14 @@ def test_without_data_no_task_is_asked(tmp_path, pictures, monkeypatch, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_data_that_no_task_recognises_says_which_were_asked(tmp_path, pictures, capsys):
+def test_data_that_no_task_recognises_says_which_were_asked(tmp_path, capsys):
     def refused(*words) -> str:
         with pytest.raises(SystemExit):
             nearsight("train", *words, "--run", tmp_path / "run", "--device", "cpu")
         return capsys.readouterr().err
 
     assert "; nor is it recognised by another task (detection, regression)" in refused(tmp_path / "nowhere")
-    assert "; it is data for regression" in refused(pictures, "--task", "classification")
+    assert "; it is data for detection" in refused("bccd", "--task", "classification")
 
 
 def test_a_run_says_the_value_of_pictures(run, pictures, tmp_path, capsys):

@@ -16,12 +16,12 @@ from nearsight.classification.recipe import ClassificationRecipe
 from nearsight.convert import rebuilt
 from nearsight.images.preprocessing import AUTO
 from nearsight.models import create_model
-from nearsight.models.bounds import check_size
 from nearsight.models.registry import arguments_of
 from nearsight.recipes.foreign import CONVERTED, PREFIX, check_arguments, check_name
 from nearsight.recipes.recipe import Recipe
 from nearsight.runs.folder import RunFolder
 from nearsight.tasks import refuse_models_of_others
+from nearsight.untrusted.model_size import check_size
 from nearsight.weights import chosen_network, find_weights, require_network, show_as, start_from
 from nearsight.weights.sources import network_of
 

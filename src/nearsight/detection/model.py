@@ -8,10 +8,10 @@ from functools import partial
 from nearsight.detection.recipe import DetectionRecipe
 from nearsight.detection.retinanet import RetinaNet
 from nearsight.images.preprocessing import AUTO
-from nearsight.models.bounds import check_size
 from nearsight.models.registry import backbone_of, create_model
 from nearsight.runs.folder import RunFolder
 from nearsight.tasks import refuse_models_of_others
+from nearsight.untrusted.model_size import check_size
 from nearsight.weights import Network, chosen_network, find_weights, require_network, show_as, start_from
 from nearsight.weights.sources import network_of
 

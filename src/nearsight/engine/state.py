@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from nearsight.acceleration import accelerate
@@ -40,6 +39,9 @@ class Progress:
     ended: int = 0
     """Of how many steps the plan was that patience ended early; 0 where it did not."""
     seconds: float = 0.0
+
+
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def batch_norms(model: nn.Module) -> list[nn.BatchNorm2d]:
@@ -96,7 +98,7 @@ class TrainState:
         self.module.train()
         if self.frozen:
             for module in self.model.modules():
-                if isinstance(module, _BatchNorm):
+                if isinstance(module, _NORMS):
                     module.eval()
 
     def tensors(self) -> dict[str, dict[str, Tensor]]:

@@ -269,10 +269,12 @@ class Trainer:
     def _lose_patience(self, values: dict[str, float]) -> None:
         """End the run where validation has not become better for as long as the recipe says."""
         progress, selection = self.progress, self.task.selection
-        value = max(values.get(f"{prefix}val_{selection}", -math.inf) for prefix in ("", "ema_"))
-        if progress.improved is None or value > progress.improved["value"]:
+        found = [values.get(f"{prefix}val_{selection}", math.nan) for prefix in ("", "ema_")]
+        value = max((one for one in found if math.isfinite(one)), default=None)
+        if value is not None and (progress.improved is None or value > progress.improved["value"]):
             progress.improved = {"step": progress.step, "value": value}
-        waited = (progress.step - progress.improved["step"]) / self.task.steps_per_epoch
+        since = 0 if progress.improved is None else progress.improved["step"]
+        waited = (progress.step - since) / self.task.steps_per_epoch
         if self.recipe.patience and waited >= self.recipe.patience and progress.step < self.total_steps:
             progress.ended = self.total_steps
             self.note(f"no better validation for {waited:g} epochs: the run ends after step {progress.step}")

@@ -27,7 +27,6 @@ from nearsight.detection.anchors import DetectorOutputs
 from nearsight.detection.use import surest_boxes
 from nearsight.images.fingerprints import same_data
 from nearsight.models import create_model
-from nearsight.models.bounds import check_size
 from nearsight.randomness import INITIALISATION_STREAM, hash32
 from nearsight.recipes.foreign import check_arguments
 from nearsight.runs.exits import DiskError
@@ -35,6 +34,7 @@ from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import BEST, DATA, MODEL
 from nearsight.tasks import task_kind
 from nearsight.text import without_home
+from nearsight.untrusted.model_size import check_size
 from nearsight.weights import (
     chosen_network,
     create_started,

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from nearsight.images.preprocessing import Preprocessing
 from nearsight.models import create_model
-from nearsight.models.bounds import check_size
 from nearsight.models.registry import arguments_of, backbone_of
+from nearsight.untrusted.model_size import check_size
 from nearsight.weights.fitting import start_from
 from nearsight.weights.names import STYLES
 from nearsight.weights.sources import TIMM, Network, Weights, find_weights

@@ -1,4 +1,4 @@
-"""The test set of `convert_cifar.py`, read once: clean and corrupted accuracy, intervals, and where heads went."""
+"""The networks of `convert_cifar.py` on the test set, read once: accuracy, also corrupted, and where heads went."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from convert_cifar import ARMS, BASE, CORRUPTED, MORE, STAGES, correct, load, splits
+from convert_cifar import ARMS, BASE, CORRUPTED, MORE, STAGES, chosen, correct, load, splits
 from torch import Tensor
 from torch.nn import functional as F
 from torchvision.transforms.v2.functional import adjust_contrast, gaussian_blur
@@ -132,3 +132,12 @@ def heads(folder: Path, arm: str, seeds: list[int], images: Tensor) -> list[dict
         }
         for name in names
     ]
+
+
+def main() -> None:
+    options = chosen(__doc__)
+    measure(np.load(options.data), options.runs, options.seeds)
+
+
+if __name__ == "__main__":
+    main()
