@@ -14,6 +14,7 @@ from .attention import (
     self_attention,
 )
 from .convolution import AttentionParts, attention_from_convolution, convolution_from_attention
+from .impulse import impulse_maps, impulse_projections
 from .local import (
     Border,
     apply_local_weights,
@@ -48,6 +49,8 @@ __all__ = [
     "convolutional_v_pos",
     "gated_positional_attention",
     "gated_positional_attention_weights",
+    "impulse_maps",
+    "impulse_projections",
     "local_attention",
     "local_attention_weights",
     "nonlocality",

@@ -22,14 +22,17 @@ from ..nn.checks import (
     require_positive,
     require_share,
 )
+from ..nn.local import sinusoidal_positions
 from ..nn.random import DropPath, trunc_normal_
 from ..nn.transformer import initialise
 from .embed import ConvPatchEmbed, PatchEmbed, resampled_positions
+from .impulse import start_as_impulses
 from .model import Classifier, as_pair, chosen_layers, grid_of
 
 PositionalLayer = Literal["gpsa", "psa"]
 Pool = Literal["token", "mean"]
 Stem = Literal["patch", "conv"]
+AttentionStart = Literal["random", "impulse"]
 
 
 class Block(nn.Module):
@@ -63,6 +66,7 @@ class VisionTransformer(Classifier):
 
     Ablations of the ConViT paper as arguments: `num_gated_blocks` and `locality_strength` (Fig. 8),
     `positional_layer="psa"` (Fig. 9), `conv_init`, `gate`, `train_gate`, `train_attention` (Table 3).
+    `attention_start="impulse"` starts a plain ViT near a convolution by its weights alone: ConViT's closest rival.
     """
 
     def __init__(
@@ -87,6 +91,7 @@ class VisionTransformer(Classifier):
         train_gate: bool = True,
         train_attention: bool = True,
         pos_embed: bool = True,
+        attention_start: AttentionStart = "random",
         distilled: bool = False,
         pool: Pool | None = None,
         drop_rate: float = 0.0,
@@ -97,6 +102,7 @@ class VisionTransformer(Classifier):
         super().__init__()
         require_choice("positional_layer", positional_layer, get_args(PositionalLayer))
         require_choice("stem", stem, get_args(Stem))
+        require_choice("attention_start", attention_start, get_args(AttentionStart))
         require_positive(patch_size=patch_size, in_chans=in_chans, depth=depth)
         require_divisible(width, num_heads, "width")
         require_share(drop_rate=drop_rate, proj_drop_rate=proj_drop_rate, drop_path_rate=drop_path_rate)
@@ -114,6 +120,11 @@ class VisionTransformer(Classifier):
             raise ValueError(
                 f"with all {depth} blocks positional no plain block is left for class or distillation tokens; "
                 f"use pool='mean' without distillation, or num_gated_blocks={depth - 1}"
+            )
+        if attention_start == "impulse" and (num_gated_blocks or pool != "mean" or not pos_embed):
+            raise ValueError(
+                "attention_start='impulse' is for plain blocks whose tokens all carry a position: "
+                "it needs num_gated_blocks=0, pool='mean' and pos_embed=True"
             )
         if distilled and pool == "mean":
             raise ValueError("a distilled model reads its two tokens; leave pool='mean' or distilled=True out")
@@ -164,6 +175,7 @@ class VisionTransformer(Classifier):
         self.head_drop = nn.Dropout(drop_rate)
         self.head = self._new_head(num_classes)
         self.head_dist = self._new_head(num_classes) if distilled else None
+        self.attention_start = attention_start
         self.reset_parameters()
         if not train_attention:
             for block in self.blocks[:num_gated_blocks]:
@@ -176,6 +188,17 @@ class VisionTransformer(Classifier):
         for module in self.blocks.modules():
             if isinstance(module, FeedForward):
                 module.reset_parameters()
+        if self.attention_start == "impulse":
+            self._start_as_impulses()
+
+    @torch.no_grad()
+    def _start_as_impulses(self) -> None:
+        """The position embedding starts as sinusoids, and is learned from there; heads start at offsets in it."""
+        assert self.pos_embed is not None
+        positions = sinusoidal_positions((*self.grid_size, self.width))
+        self.pos_embed.copy_(positions.flatten(0, 1)[None])
+        layers = (module for module in self.blocks.modules() if isinstance(module, SelfAttention))
+        start_as_impulses(layers, self.pos_embed[0], self.grid_size)
 
     def _new_head(self, num_classes: int) -> nn.Module:
         if num_classes <= 0:
