@@ -165,3 +165,24 @@ def test_patience_ends_a_run_which_is_then_finished(data, tmp_path):
 def test_a_model_that_does_not_tell_its_layers():
     with pytest.raises(ValueError, match="Linear does not say which layers it has"):
         layers_from_head(torch.nn.Linear(2, 2))
+
+
+def test_a_falling_loss_is_better_validation(tmp_path):
+    """Selected by loss, a run goes on while it falls, and ends when it rises."""
+    from types import SimpleNamespace
+
+    from nearsight.engine.state import Progress
+    from nearsight.engine.trainer import Trainer
+
+    def evaluated(losses: list[float]) -> int:
+        trainer = Trainer.__new__(Trainer)
+        trainer.progress, trainer.total_steps, trainer.note = Progress(), 100, lambda text: None
+        trainer.task = SimpleNamespace(selection="loss", steps_per_epoch=1)
+        trainer.recipe = SimpleNamespace(patience=2.0)
+        for loss in losses:
+            trainer.progress.step += 1
+            trainer._lose_patience({"val_loss": loss})
+        return trainer.progress.ended
+
+    assert evaluated([1.0, 0.9, 0.8, 0.7, 0.6]) == 0
+    assert evaluated([1.0, 1.1, 1.2, 1.3]) == 100

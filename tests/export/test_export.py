@@ -189,3 +189,15 @@ def test_a_strangers_folder_is_data(hub, tmp_path):
         (folder / "config.json").write_text(json.dumps({**config, **changes}))
         with pytest.raises((ValueError, RuntimeError), match=said):
             nearsight.load(folder, device="cpu")
+
+
+def test_a_saved_model_keeps_how_its_pictures_are_shown(tmp_path):
+    from nearsight.images.preprocessing import Preprocessing, preprocessing_of
+    from nearsight.models.saving import model_in_folder
+    from nearsight.weights import show_as
+
+    shown = Preprocessing((0.5, 0.5, 0.5), (0.25, 0.25, 0.25), "bilinear")
+    model = nearsight.create_model("deit_nano_32", width=18, depth=1, num_classes=2)
+    show_as(model, shown)
+    model.save_pretrained(tmp_path / "saved")
+    assert preprocessing_of(model_in_folder(tmp_path / "saved")) == shown

@@ -204,3 +204,14 @@ for model, right in zip(models, plain):
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.parametrize("default", [torch.float64, torch.bfloat16])
+def test_torchs_default_type_is_no_matter(default):
+    qkv = torch.randn(4, 21, 3, 2, 8, generator=torch.Generator().manual_seed(0))
+    expected = tokens.token_attention(qkv)
+    torch.set_default_dtype(default)
+    try:
+        assert torch.equal(tokens.token_attention(qkv), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)

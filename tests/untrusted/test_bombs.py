@@ -29,9 +29,9 @@ from nearsight.detection.sources import has_boxes, open_parts
 from nearsight.detection.voc_files import parse_xml
 from nearsight.images.decode import decode_image, read_image_size
 from nearsight.images.imageset import BadImage
-from nearsight.models import bounds
 from nearsight.runs.checkpoint import CheckpointStore
 from nearsight.runs.exits import DiskError
+from nearsight.untrusted import model_size
 from nearsight.untrusted.files import read_bytes, read_text
 from nearsight.untrusted.limits import JPEG_SCANS
 from nearsight.untrusted.plain_yaml import plain_yaml
@@ -342,7 +342,7 @@ _VIT = "timm:vit_tiny_patch16_224"
     ],
 )
 def test_models_that_no_machine_holds(monkeypatch, model, options, why):
-    monkeypatch.setattr(bounds, "MODEL_MODULES", 300)  # to be there in a second
+    monkeypatch.setattr(model_size, "MODEL_MODULES", 300)  # to be there in a second
     recipe = ClassificationRecipe(data="x", model=model, model_options=options)
     with pytest.raises(ValueError, match=why):
         build_classifier(recipe, 10)

@@ -81,7 +81,8 @@ class ImageData(TaskData[LabelledImages]):
         if not power:
             return None
         labels = torch.from_numpy(self.splits.train.labels)
-        weights = labels.bincount(minlength=len(self.classes)).double() ** -power
+        counts = labels.bincount(minlength=len(self.classes)).double()
+        weights = torch.where(counts > 0, counts.clamp(min=1) ** -power, 0)  # a class without images has none to weigh
         return (weights / weights[labels].mean()).float()
 
     def augmentation(self) -> BatchAugment:

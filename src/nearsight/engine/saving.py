@@ -83,7 +83,8 @@ class CheckpointSaver:
         scale, growth = checkpoint.state["scale"]
         step.scale.fill_(scale)
         step.growth.fill_(growth)
-        if self._selected_is_lost(progress, may_go_on=override and checkpoint.step < total_steps):
+        steps_left = checkpoint.step < total_steps and progress.ended != total_steps
+        if self._selected_is_lost(progress, may_go_on=override and steps_left):
             progress.best = None
         self._best_saved = progress.best
         if self.world.is_main:

@@ -257,24 +257,29 @@ class Trainer:
             raise ValueError(f"the task selects weights by {selection!r}, and its evaluation has {told}")
         for weights, prefix in ((MODEL, ""), (AVERAGE, "ema_")):
             value = values.get(f"{prefix}val_{selection}")
-            if value is not None and not math.isfinite(value):
-                self.note(f"warning: {prefix}val_{selection} is {value}: weights are not selected by it")
             if value is None:
                 continue
+            if not math.isfinite(value):
+                self.note(f"warning: {prefix}val_{selection} is {value}: weights are not selected by it")
+                continue
             last = self.recipe.select == "last" and weights == (AVERAGE if self.state.averaged else MODEL)
-            sign, best = -1 if selection == "loss" else 1, self.progress.best
-            if last or sign * value >= (sign * best["value"] if best else float("-inf")):
+            best = self.progress.best
+            if last or best is None or self._goodness(value) >= self._goodness(best["value"]):
                 self.progress.best = {"step": self.progress.step, "value": value, "weights": weights}
+
+    def _goodness(self, value: float) -> float:
+        """The value that selects, so turned that larger is better."""
+        return -value if self.task.selection == "loss" else value
 
     def _lose_patience(self, values: dict[str, float]) -> None:
         """End the run where validation has not become better for as long as the recipe says."""
         progress, selection = self.progress, self.task.selection
         found = [values.get(f"{prefix}val_{selection}", math.nan) for prefix in ("", "ema_")]
-        value = max((one for one in found if math.isfinite(one)), default=None)
-        if value is not None and (progress.improved is None or value > progress.improved["value"]):
-            progress.improved = {"step": progress.step, "value": value}
-        since = 0 if progress.improved is None else progress.improved["step"]
-        waited = (progress.step - since) / self.task.steps_per_epoch
+        value = max((one for one in found if math.isfinite(one)), key=self._goodness, default=None)
+        improved = progress.improved
+        if value is not None and (improved is None or self._goodness(value) > self._goodness(improved["value"])):
+            progress.improved = improved = {"step": progress.step, "value": value}
+        waited = (progress.step - (improved["step"] if improved else 0)) / self.task.steps_per_epoch
         if self.recipe.patience and waited >= self.recipe.patience and progress.step < self.total_steps:
             progress.ended = self.total_steps
             self.note(f"no better validation for {waited:g} epochs: the run ends after step {progress.step}")

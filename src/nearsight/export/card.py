@@ -13,7 +13,7 @@ from nearsight.recipes.recipe import Recipe
 from nearsight.reports.words import measured, model_words
 from nearsight.runs.folder import RunFolder
 from nearsight.runs.layout import DONE, ENVIRONMENT
-from nearsight.tasks import TaskKind, task_kind
+from nearsight.tasks import task_kind
 from nearsight.text import printable, value_words
 
 _MOST_CLASSES = 50
@@ -80,7 +80,7 @@ def model_card(folder: str, run: RunFolder, task: str, classes: list[str]) -> st
         what=f"A model for {kind.help.split(':')[0]}, trained with nearsight. {len(classes)} classes: {listed}{more}.",
         folder=folder,
         answer="{class: probability, …}" if task == "classification" else "[{class, score, box}, …]",
-        figures=_figures(run, kind),
+        figures=_figures(run),
         data=_data(run, data),
         training=_training(run),
         settings="\n".join(f"| {name} | {value} |" for name, value in _settings(recipe)),
@@ -88,17 +88,16 @@ def model_card(folder: str, run: RunFolder, task: str, classes: list[str]) -> st
     )
 
 
-def _figures(run: RunFolder, kind: TaskKind) -> str:
+def _figures(run: RunFolder) -> str:
     """What the run measured of its selected weights: on test where there is one, and on val."""
     summary: Mapping[str, Any] = run.read_json(DONE) or {}
     images, lines = summary.get("images", {}), []
     for name, value in summary.get("test", {}).items():
         lines.append(f"| test | {measured(name, value)} | {_spread(name, value, images.get('test'))} |")
     if selected := summary.get("selected"):
-        spread = _spread(kind.selection, selected["value"], images.get("val"))
-        lines.append(
-            f"| val, which selected these weights | {measured(kind.selection, selected['value'])} | {spread} |"
-        )
+        name, value = run.recipe().selection, selected["value"]
+        spread = _spread(name, value, images.get("val"))
+        lines.append(f"| val, which selected these weights | {measured(name, value)} | {spread} |")
     if not lines:
         return "The run was not finished when this was written: nothing was measured."
     return "\n".join(["| split | measured | images, 95 % interval |", "|---|---|---|", *lines])

@@ -32,6 +32,11 @@ def loading_trouble() -> str | None:
     return None
 
 
+FLOATS: dict[str, Any] = {"dtype": torch.float32, "device": "cpu"}
+WHOLE: dict[str, Any] = {"dtype": torch.int64, "device": "cpu"}
+"""What loops read and write, whatever torch's default type and device are."""
+
+
 class Job(NamedTuple):
     """What a loop works on, beside its tensors; `local/numba_maps.py` says where it finds them."""
 
@@ -47,11 +52,12 @@ class Job(NamedTuple):
 def run(loop: str, job: Job, tensors: list[Tensor]) -> None:
     """One of the compiled loops over all tasks."""
     threads = num_threads(job.num_tasks)
-    scratch = torch.zeros(threads, job.scratch_size)
-    offsets = torch.zeros(threads, job.num_offsets, dtype=torch.int64)
+    assert all(tensor.dtype == torch.float32 and tensor.is_cpu for tensor in tensors)  # they are reached by address
+    scratch = torch.zeros(threads, job.scratch_size, **FLOATS)
+    offsets = torch.zeros(threads, job.num_offsets, **WHOLE)
     memory = (scratch.data_ptr(), job.scratch_size, offsets.data_ptr())
     addresses = (tensor.data_ptr() for tensor in tensors)
-    numbers = torch.tensor([0, threads, job.num_tasks, *job.options, *memory, *job.sizes, *addresses])
+    numbers = torch.tensor([0, threads, job.num_tasks, *job.options, *memory, *job.sizes, *addresses], **WHOLE)
     address = _loops().compiled(loop).address
     on_threads(address, numbers.data_ptr(), threads)
     for _ in range(threads - int(numbers[0])):  # OpenMP may give fewer threads than were asked for
@@ -60,4 +66,4 @@ def run(loop: str, job: Job, tensors: list[Tensor]) -> None:
 
 def as_float32(tensor: Tensor | None) -> Tensor:
     """The tensor as float32, dense in memory's order; one of nothing for None."""
-    return torch.empty(0) if tensor is None else tensor.detach().to(torch.float32).contiguous()
+    return torch.empty(0, **FLOATS) if tensor is None else tensor.detach().to(torch.float32).contiguous()

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from . import compiled_loops
 from .compat import plain_operators_needed
-from .compiled_loops import SUPPORTED_TYPES, as_float32, loading_trouble
+from .compiled_loops import FLOATS, SUPPORTED_TYPES, as_float32, loading_trouble
 from .later import register_flop_formula
 from .sizes import LANES
 
@@ -46,14 +46,14 @@ def _by_key(of_keys: Tensor, by_row: Tensor, by_col: Tensor) -> Tensor:
 def _inputs(qkv: Tensor, amount: Tensor | None, axes: Axes, scale: float) -> list[Tensor]:
     """As the loops read them: P by key and query, each key's queries padded to whole vectors."""
     tokens, num_heads = qkv.shape[1], qkv.shape[3]
-    amounts = torch.ones(num_heads) if amount is None else as_float32(amount)
-    positions = torch.empty(0)
+    amounts = torch.ones(num_heads, **FLOATS) if amount is None else as_float32(amount)
+    positions = torch.empty(0, **FLOATS)
     if axes is not None:
         by_row, by_col = (as_float32(axis) for axis in axes)
-        positions = torch.zeros(num_heads, tokens, _padded(tokens))
+        positions = torch.zeros(num_heads, tokens, _padded(tokens), **FLOATS)
         query_rows, query_cols = by_row.transpose(1, 2)[:, :, None, :, None], by_col.transpose(1, 2)[:, None, :, None]
         torch.mul(query_rows, query_cols, out=_by_key(positions, by_row, by_col))
-    return [as_float32(qkv), amounts, torch.tensor([scale]), positions]
+    return [as_float32(qkv), amounts, torch.tensor([scale], **FLOATS), positions]
 
 
 def _axes(by_row: Tensor | None, by_col: Tensor | None) -> Axes:
@@ -62,7 +62,7 @@ def _axes(by_row: Tensor | None, by_col: Tensor | None) -> Axes:
 
 def _forward(qkv: Tensor, amount: Tensor | None, by_row: Tensor | None, by_col: Tensor | None, scale: float) -> Tensor:
     batch, tokens, _, num_heads, head_dim = qkv.shape
-    output = torch.empty(batch, tokens, num_heads, head_dim)
+    output = torch.empty(batch, tokens, num_heads, head_dim, **FLOATS)
     job = _job(qkv, by_row is not None, (head_dim + tokens) * LANES)
     tensors = [*_inputs(qkv, amount, _axes(by_row, by_col), scale), output]
     compiled_loops.run("tokens_forward", job, tensors)
@@ -77,9 +77,9 @@ def _backward(
     maps = 2 * tokens * (padded + LANES) + 2 * tokens * _padded(head_dim)
     job = _job(qkv, axes is not None, maps + (2 * head_dim + 4) * LANES)
     groups = job.sizes[2]
-    into_qkv = torch.empty(qkv.shape)
-    into_amounts = torch.zeros(groups, num_heads)
-    into_positions = torch.zeros(groups, num_heads, 0 if axes is None else tokens, padded)
+    into_qkv = torch.empty(qkv.shape, **FLOATS)
+    into_amounts = torch.zeros(groups, num_heads, **FLOATS)
+    into_positions = torch.zeros(groups, num_heads, 0 if axes is None else tokens, padded, **FLOATS)
     tensors = [*_inputs(qkv, amount, axes, scale), as_float32(gradient), into_qkv, into_amounts, into_positions]
     compiled_loops.run("tokens_backward", job, tensors)
     into_axes = [qkv.new_empty(0), qkv.new_empty(0)]

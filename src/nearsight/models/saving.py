@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
 from torch import nn
 
-from ..images.preprocessing import IMAGENET_MEAN, IMAGENET_STD
+from ..images.preprocessing import Preprocessing, preprocessing_of
+from ..untrusted.files import check_plain_file, read_bytes
+from ..untrusted.limits import SETTINGS_BYTES, WEIGHT_BYTES
+from ..untrusted.model_size import check_size
 
 CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 PREFIX = "nearsight_"
@@ -115,9 +119,7 @@ def timm_config(model: nn.Module) -> dict[str, Any]:
         "input_size": (model.in_chans, *size),
         "pool_size": (size[0] // model.stride, size[1] // model.stride) if is_map else None,
         "num_classes": model.num_classes,
-        "mean": IMAGENET_MEAN,
-        "std": IMAGENET_STD,
-        "interpolation": "bicubic",
+        **preprocessing_of(model)._asdict(),
         "crop_pct": 0.875,
         "crop_mode": "center",
         "fixed_input_size": False,
@@ -158,7 +160,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
     """config.json of a folder, with a name and arguments; a ValueError says what is wrong with it."""
     path = Path(folder) / CONFIG
     try:
-        config = json.loads(path.read_bytes())
+        config = json.loads(read_bytes(path, SETTINGS_BYTES))
     except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not readable JSON: {error}") from error
     config = config if isinstance(config, dict) else {}
@@ -173,6 +175,7 @@ def read_config(folder: str | Path) -> dict[str, Any]:
 
 def model_in_folder(folder: str | Path) -> nn.Module:
     """The model of ours that a folder holds, with its weights, in evaluation mode."""
+    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     from .registry import create_model
@@ -181,6 +184,14 @@ def model_in_folder(folder: str | Path) -> nn.Module:
     name = config["architecture"]
     if not name.startswith(PREFIX):
         raise ValueError(f"{folder} has a {name!r:.80} of timm: take timm.create_model('local-dir:{folder}')")
-    model = create_model(name.removeprefix(PREFIX), **config["model_args"])
-    model.load_state_dict(load_file(Path(folder) / WEIGHTS))
+    build = partial(create_model, name.removeprefix(PREFIX), **config["model_args"])
+    check_size(build, f"the model of {folder}")
+    model = build()
+    try:
+        check_plain_file(Path(folder) / WEIGHTS, WEIGHT_BYTES)
+        model.load_state_dict(load_file(Path(folder) / WEIGHTS))
+    except (OSError, RuntimeError, SafetensorError, ValueError) as error:
+        raise ValueError(f"the weights of {folder} do not fit its config.json: {error}") from error
+    shown = Preprocessing.of_config(config["pretrained_cfg"])
+    model.pretrained_cfg = {**config["pretrained_cfg"], **shown._asdict()}  # type: ignore[assignment]
     return model.eval()

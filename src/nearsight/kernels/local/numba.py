@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import compiled_loops
-from ..compiled_loops import SUPPORTED_TYPES, as_float32, loading_trouble
+from ..compiled_loops import FLOATS, SUPPORTED_TYPES, as_float32, loading_trouble
 from ..sizes import LANES
 from . import cpu_operator
 from .cpu_operator import cpu_backend
@@ -63,7 +63,7 @@ def _run(
 
 def _forward(projected: Tensor, row: Tensor | None, col: Tensor | None, kernel_size: int, mask: bool) -> Tensor:
     plan = _plan(projected, kernel_size, mask)
-    output = torch.empty((*projected.shape[:3], *projected.shape[4:]))
+    output = torch.empty((*projected.shape[:3], *projected.shape[4:]), **FLOATS)
     vectors = projected.shape[5] + kernel_size * (1 + kernel_size + plan.num_blocks)
     tensors = [as_float32(projected), as_float32(row), as_float32(col), output]
     _run("forward", tensors, 2 * plan.map_size + vectors * LANES, projected, row, kernel_size, mask, plan)
@@ -75,8 +75,8 @@ def _backward(
 ) -> list[Tensor]:
     plan = _plan(projected, kernel_size, mask)
     num_heads, head_dim = projected.shape[4:]
-    into_projected = torch.empty(projected.shape)
-    into_rows, into_cols = torch.empty(2, plan.num_tasks // num_heads, num_heads, kernel_size, head_dim // 2)
+    into_projected = torch.empty(projected.shape, **FLOATS)
+    into_rows, into_cols = torch.empty(2, plan.num_tasks // num_heads, num_heads, kernel_size, head_dim // 2, **FLOATS)
     maps = 4 * plan.map_size + 2 * (head_dim + kernel_size**2) * plan.row_size
     vectors = head_dim + kernel_size * (3 + 2 * kernel_size + 2 * (head_dim // 2) + plan.num_blocks)
     inputs = [as_float32(x) for x in (projected, row, col, gradient)]
