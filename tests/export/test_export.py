@@ -201,3 +201,5 @@ def test_a_saved_model_keeps_how_its_pictures_are_shown(tmp_path):
     show_as(model, shown)
     model.save_pretrained(tmp_path / "saved")
     assert preprocessing_of(model_in_folder(tmp_path / "saved")) == shown
+    modes = {path.stat().st_mode for path in (tmp_path / "saved").iterdir()}
+    assert len(modes) == 1, "weights may be read by whoever may read config.json"

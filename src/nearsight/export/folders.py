@@ -55,11 +55,11 @@ def write_timm(source: Source, path: Path) -> Sequence[str]:
 
 def write_weights(source: Source, path: Path) -> Sequence[str]:
     """The weights under our names, with what is known of the model as the file's metadata."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     network = source.model.network
     tensors = {name: value.detach().contiguous() for name, value in network.state_dict().items()}
-    save_file(tensors, path, metadata={"format": "pt", **described(source)})
+    path.write_bytes(save(tensors, metadata={"format": "pt", **described(source)}))
     own = [parameter.clone() for parameter in network.parameters()]
     with torch.no_grad():
         for parameter in network.parameters():

@@ -130,12 +130,12 @@ def timm_config(model: nn.Module) -> dict[str, Any]:
 
 def save_folder(model: nn.Module, folder: str | Path, config: Mapping[str, Any]) -> Path:
     """Write config.json and model.safetensors into a folder, which is made."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     path = Path(folder)
     path.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    save_file(tensors, path / WEIGHTS, metadata={"format": "pt"})
+    (path / WEIGHTS).write_bytes(save(tensors, metadata={"format": "pt"}))  # save_file lets nobody else read it
     (path / CONFIG).write_text(json.dumps(config, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
 
