@@ -156,3 +156,14 @@ def test_an_archive_with_a_table(flat, tmp_path, monkeypatch):
         for file in (flat / "all").iterdir():
             archive.write(file, f"all/{file.name}")
     assert open_data(tmp_path / "set.zip").train.classes == ("ox", "yak")
+
+
+def test_a_missing_picture_is_not_replaced_by_one_of_another_folder(image_folder):
+    """test/ was not copied, and its pictures are called as those of train/ are."""
+    folder = image_folder({"train": 6})
+    write(folder / "train.csv", ("path", "label"), *((f"train/{n}", k) for n, k in zip(NAMES, KINDS, strict=True)))
+    write(folder / "test.csv", ("path", "label"), *((f"test/{n}", "ox") for n in NAMES))
+    found = open_data(folder, val_fraction=0.4)
+    assert found.test is None
+    assert len(found.train) + len(found.val) == 6
+    assert [count for reason, count in found.not_read.items() if "not there" in reason] == [6]

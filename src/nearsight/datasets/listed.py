@@ -152,9 +152,12 @@ class Places:
             for called in {base, base.rpartition(".")[0]}:
                 self._by_base.setdefault(called, []).append(name)
 
+    def __contains__(self, path: str) -> bool:
+        return path in self._known
+
     def find(self, stated: str) -> str:
         """The picture, by its path below the folder; empty where there is none."""
-        name = stated.strip().replace("\\", "/").removeprefix("./")
+        name = plain_path(stated)
         if name in self._known:
             return name
         parts = [part for part in name.split("/") if part not in ("", ".", "..")]
@@ -168,6 +171,10 @@ class Places:
                 "write the path from the table's folder"
             )
         return shared[-1][1]
+
+
+def plain_path(stated: str) -> str:
+    return stated.strip().replace("\\", "/").removeprefix("./")
 
 
 def _shared_tail(parts: Sequence[str], name: str) -> int:
@@ -192,6 +199,10 @@ def rows_by_split(
     places = Places(root, passed)
     found: dict[str, ListedRows] = {}
     label = ""
+    meant: dict[str, str] = {}  # a picture, and the path that stands for it; another path means another picture
+    for listing in listings.values():
+        named = listing.name_column(places)
+        meant.update((path, path) for row in listing.rows if (path := plain_path(row.get(named, ""))) in places)
     for own, listing in listings.items():
         where = printable(str(listing.path))
         named = listing.name_column(places)
@@ -203,7 +214,9 @@ def rows_by_split(
         label = label or listing.label_column(named, label_column)
         for row in listing.rows:
             name = places.find(row[named])
-            if not name:
+            path = plain_path(row[named])
+            path = name if path.endswith(f"/{name}") else path  # as from the root of another machine's disk
+            if not name or meant.setdefault(name, path) != path:
                 passed.add(row[named], f"listed in {printable(listing.path.name)}, but not there")
                 continue
             word = row[listing.split_column].lower() if listing.split_column else own
